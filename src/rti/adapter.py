@@ -1,0 +1,215 @@
+"""Saving and loading an attached reduction: one folder, which PEFT can read too.
+
+adapter_config.json, adapter_model.safetensors   the LoRA, in PEFT's layout
+interface.safetensors                            the reduction's own weights (Read and Write)
+rti_config.json                                  the reduction, and which backbone it belongs to
+README.md                                        a model card
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from rti import __version__
+from rti.backbones import load_backbone
+from rti.backbones.base import Backbone
+from rti.backbones.checkpoint import read_json, read_state, require_match
+from rti.core import ElasticModel, attach
+from rti.errors import InputError
+from rti.lora import ADAPTER
+from rti.reductions import config_from_dict
+
+CONFIG, INTERFACE, LORA = "rti_config.json", "interface.safetensors", "adapter_model.safetensors"
+PEFT_PREFIX = "base_model.model."  # what PEFT puts before the names of a wrapped model
+
+
+def save(model: ElasticModel, folder: str | Path) -> None:
+    """Write the adapter to a folder, all files or none."""
+    folder = Path(folder)
+    backbone = model.backbone
+    card = _card(model)
+    config = model.config.to_dict() | {
+        "backbone": {
+            "family": backbone.family,
+            "source": backbone.source,
+            "sizes": asdict(backbone.config),
+        },
+        "rti_version": __version__,
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
+    try:
+        backbone.peft_config[ADAPTER].save_pretrained(staging)
+        save_file(_lora_state(backbone), staging / LORA, metadata={"format": "pt"})
+        save_file(_contiguous(model.reduction.state_dict()), staging / INTERFACE, metadata={"format": "pt"})
+        (staging / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        (staging / "README.md").write_text(card, encoding="utf-8")
+        files = list(staging.iterdir())
+        for file in files:  # look before the first one is moved: all files or none
+            if (folder / file.name).is_dir():
+                raise IsADirectoryError(f"{file.name} there is a folder")
+        for file in files:
+            os.replace(file, folder / file.name)
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def load(
+    folder: str | Path,
+    backbone: Backbone | str | Path | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+) -> ElasticModel:
+    """Load an adapter from a folder or the hub, and attach it to its backbone.
+
+    The folder knows where its backbone came from; `backbone` says otherwise, as a module or as a source.
+    """
+    path = adapter_folder(folder)
+    if path is None:
+        raise InputError(f"{folder} holds no adapter; expected a folder or a hub repository with {CONFIG}")
+    values = read_json(path / CONFIG)
+    values.pop("rti_version", None)
+    origin = values.pop("backbone", None) or {}
+    config = config_from_dict(values)
+    if backbone is None:
+        source = origin.get("source")
+        if not _is_source(source):
+            raise InputError(f"{path / CONFIG} does not say where its backbone is; give it as backbone=")
+        backbone = load_backbone(**source, dtype=dtype, device=device)
+    elif not isinstance(backbone, torch.nn.Module):
+        backbone = load_backbone(backbone, dtype=dtype, device=device)
+    _check_backbone(backbone, origin, path)
+
+    lora, interface = read_state(path / LORA)[0], read_state(path / INTERFACE)[0]
+    lora = {key.removeprefix(PEFT_PREFIX): value for key, value in lora.items()}
+    model = attach(backbone, config)
+    try:
+        require_match(_lora_state(model.backbone, prefix=""), lora, str(path / LORA))
+        require_match(model.reduction.state_dict(), interface, str(path / INTERFACE))
+    except InputError:
+        model.detach()
+        raise
+    from peft import set_peft_model_state_dict
+
+    set_peft_model_state_dict(model.backbone, lora, adapter_name=ADAPTER)
+    model.reduction.load_state_dict(interface)
+    return model.eval()
+
+
+def _is_source(value: Any) -> bool:
+    """Whether a value is what the loader remembers of a backbone."""
+    kinds = {"source": str, "size": str, "init": str, "seed": int}
+    return (
+        isinstance(value, dict)
+        and "source" in value
+        and all(key in kinds and isinstance(entry, kinds[key]) for key, entry in value.items())
+    )
+
+
+def adapter_folder(source: str | Path) -> Path | None:
+    """The local folder of an adapter, fetched from the hub where need be; None if `source` is none."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path if (path / CONFIG).is_file() else None
+    text = str(source)
+    if path.exists() or text.count("/") != 1 or text.startswith((".", "/", "~")):
+        return None
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        # The one small file first: a repository of another kind may be large.
+        if not (Path(snapshot_download(text, allow_patterns=[CONFIG])) / CONFIG).is_file():
+            return None
+        return Path(snapshot_download(text, allow_patterns=[CONFIG, INTERFACE, LORA, "adapter_config.json"]))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError):
+        return None
+
+
+def push(
+    model: ElasticModel, repository: str, private: bool = False, message: str = "Upload region token adapter"
+) -> str:
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    api.create_repo(repository, private=private, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        save(model, folder)
+        return str(api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message))
+
+
+def _check_backbone(backbone: torch.nn.Module, origin: dict[str, Any], path: Path) -> None:
+    inner = backbone.get_base_model() if hasattr(backbone, "get_base_model") else backbone
+    if not isinstance(inner, Backbone) or not origin:
+        return  # attach says what is wrong with it
+    sizes = json.loads(json.dumps(asdict(inner.config)))
+    if inner.family != origin.get("family"):
+        raise InputError(f"{path} was made for {origin.get('family')}, but the backbone is {inner.family}")
+    shapes = ("hidden_size", "patch_size", "image_size", "input_size", "depth", "depth_double")
+    for name in shapes:
+        if name in sizes and sizes[name] != origin["sizes"].get(name):
+            raise InputError(f"{path} was made for {name} {origin['sizes'].get(name)}, the backbone has {sizes[name]}")
+
+
+def _lora_state(backbone: Backbone, prefix: str = PEFT_PREFIX) -> dict[str, torch.Tensor]:
+    from peft import get_peft_model_state_dict
+
+    state = get_peft_model_state_dict(backbone, adapter_name=ADAPTER, save_embedding_layers=False)
+    return _contiguous({prefix + key: value for key, value in state.items()})
+
+
+def _contiguous(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {key: value.detach().contiguous() for key, value in state.items()}
+
+
+def _card(model: ElasticModel) -> str:
+    from huggingface_hub import ModelCardData
+
+    backbone, config = model.backbone, model.config
+    origin = str((backbone.source or {}).get("source", ""))
+    task = "text-to-image" if backbone.conditioned_on == "text" else "unconditional-image-generation"
+    data = ModelCardData(
+        library_name="peft",
+        pipeline_tag=task,
+        tags=["region-tokens", "rti", "lora", backbone.family, "token-reduction"],
+    )
+    trainable = sum(parameter.numel() for parameter in model.trainable_parameters().values())
+    rows = "\n".join(f"| {name} | {value} |" for name, value in config.to_dict().items())
+    return f"""---
+{data.to_yaml()}
+---
+
+# Region token adapter for {Path(origin).name or backbone.family}
+
+One checkpoint, every compute budget: the core of the frozen backbone (blocks {config.core[0]} to {config.core[1]} of
+{backbone.depth}) runs on a chosen number of region tokens instead of {backbone.patches} patches.
+{trainable / 1e6:.1f} M trained parameters (LoRA and interface).
+
+```python
+import rti
+
+pipe = rti.Pipeline.from_pretrained("path/or/repository/of/this/folder")
+image = pipe({'"a prompt"' if backbone.conditioned_on == "text" else "label=207"}, budget=0.25).images[0]
+```
+
+| setting | value |
+|---|---|
+{rows}
+
+Made with [region-tokens](https://pypi.org/project/region-tokens/) {__version__}.
+The backbone's own licence applies to the backbone.
+"""

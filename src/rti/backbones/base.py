@@ -1,0 +1,182 @@
+"""What a backbone must offer: the protocol that lets a token reduction run inside any of them.
+
+A family is one file with a subclass of `Backbone`. Whatever is special about it (its streams, its conditioning, its
+rotary convention) stays in that file; the rest of the package sees only what is declared here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from rti.errors import InputError
+
+
+class Tokens(NamedTuple):
+    """What flows through the blocks. A reduction replaces `image` and `phasors` and leaves the rest alone."""
+
+    image: torch.Tensor  # (B, N, D)
+    phasors: torch.Tensor  # (1 or B, N, P) rotary position of each image token, [cos | sin], float32
+    side: torch.Tensor | None = None  # (B, S, D) text or in-context tokens, once they have joined
+    context: Any = None  # whatever else the family's blocks need, such as an embedding of the time
+
+
+class Condition:
+    """Base of what a picture is conditioned on. Subclasses are frozen dataclasses of tensors with a leading batch."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def __getitem__(self, index: Any) -> Condition:
+        """Some of the batch; `index` is a slice or a tensor of indices."""
+        return self._map(lambda value: value[index])
+
+    def _map(self, function) -> Condition:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: None if value is None else function(value) for name, value in values.items()})
+
+    def to(self, device: torch.device | str) -> Condition:
+        return self._map(lambda value: value.to(device))
+
+    @staticmethod
+    def cat(conditions: Sequence[Condition]) -> Condition:
+        """Several conditions of one kind as one batch."""
+        first = conditions[0]
+        values = {}
+        for field in fields(first):
+            parts = [getattr(condition, field.name) for condition in conditions]
+            values[field.name] = None if parts[0] is None else torch.cat(parts)
+        return replace(first, **values)
+
+
+@dataclass(frozen=True)
+class FlowSettings:
+    """How a family samples, and what its noise looks like."""
+
+    noise_scale: float
+    sampler: str  # "euler" or "heun"
+    steps: int
+    guidance_scale: float
+    guidance_interval: tuple[float, float]
+    time_floor: float = 0.05  # 1 - t is never taken to be smaller
+
+
+class Backbone(nn.Module):
+    """A pixel-space transformer that predicts the clean image, split where a token reduction needs it split."""
+
+    family: str
+    condition_type: type[Condition]
+    conditioned_on: str  # "text" or "labels"
+    lora_targets: tuple[str, ...]  # linear layers that get LoRA: those that give the paper's trainable counts
+
+    hidden_size: int
+    depth: int
+    patch_size: int
+    channels: int
+    grid: tuple[int, int]  # rows and columns of patches
+    flow: FlowSettings
+
+    source: dict[str, Any] | None = None  # how to load it again, set by the loader
+    attached: bool = False  # whether a reduction is attached
+
+    # The protocol: six methods.
+
+    def condition(self, **inputs: Any) -> Condition:
+        """Check what the user conditions on, and pack it."""
+        raise NotImplementedError
+
+    def prepare(self, condition: Condition) -> Condition:
+        """Compute once what depends on the condition alone. A forward pass does it where it has not been done."""
+        return condition
+
+    def unconditional(self, condition: Condition) -> Condition:
+        """The condition of the unguided branch, for the same batch."""
+        raise NotImplementedError
+
+    def embed(self, x: torch.Tensor, t: torch.Tensor, condition: Condition) -> Tokens:
+        """Noisy image (B, 3, H, W), time (B,) -> tokens before the first block."""
+        raise NotImplementedError
+
+    def run(self, tokens: Tokens, start: int, stop: int) -> Tokens:
+        """The blocks start, ..., stop - 1, on however many image tokens there are."""
+        raise NotImplementedError
+
+    def head(self, tokens: Tokens) -> torch.Tensor:
+        """Tokens after the last block -> clean image (B, 3, H, W), float32."""
+        raise NotImplementedError
+
+    # And what a cost model needs to know.
+
+    def block_flops(self, block: int, image_tokens: float) -> float:
+        """Multiply-adds times two of one block's linear layers and attention, for one picture."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        t: torch.Tensor | float,
+        condition: Condition,
+        budget: None = None,
+        estimate: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The clean image predicted from the noisy one: (B, 3, H, W), time (B,) or a number -> (B, 3, H, W).
+
+        Called as an attached model is; a backbone alone has no budget to turn and no use for an estimate.
+        """
+        if budget is not None:
+            raise InputError(
+                f"budget {budget!r} given to a backbone alone; attach a reduction first: rti.attach(backbone, config)"
+            )
+        tokens = self.embed(*self.check(x, t, condition), condition)
+        return self.head(self.run(tokens, 0, self.depth))
+
+    # Facts that follow from the above.
+
+    @property
+    def patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        return self.grid[0] * self.patch_size, self.grid[1] * self.patch_size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def check(self, x: torch.Tensor, t: Any, condition: Condition) -> tuple[torch.Tensor, torch.Tensor]:
+        """Refuse an image that does not fit, and give every image its time."""
+        height, width = self.image_size
+        if x.ndim != 4 or tuple(x.shape[1:]) != (self.channels, height, width):
+            raise InputError(
+                f"image batch of shape {tuple(x.shape)} does not fit this checkpoint: "
+                f"it takes (batch, {self.channels}, {height}, {width}), patches of {self.patch_size} pixels"
+            )
+        if not isinstance(condition, self.condition_type):
+            raise InputError(
+                f"condition is a {type(condition).__name__}; {type(self).__name__} takes what its condition() gives"
+            )
+        if len(condition) != len(x):
+            raise InputError(f"{len(x)} images but {len(condition)} conditions; give one condition per image")
+        t = torch.as_tensor(t, dtype=torch.float32, device=x.device)
+        if t.ndim > 1 or (t.ndim == 1 and len(t) != len(x)):
+            raise InputError(f"time of shape {tuple(t.shape)} for {len(x)} images; give one number, or one per image")
+        return x, t.expand(len(x))
+
+
+def grid_of(image_size: int | Sequence[int], patch_size: int) -> tuple[int, int]:
+    """Rows and columns of patches of an image."""
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if patch_size < 1 or height < 1 or width < 1 or height % patch_size or width % patch_size:
+        raise InputError(
+            f"image of {height} x {width} pixels does not divide into patches of {patch_size} x {patch_size}"
+        )
+    return height // patch_size, width // patch_size

@@ -1,0 +1,58 @@
+"""The command `rti`. Each command imports what it needs when it runs, so that `rti --help` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from rti import __version__
+from rti.cli.info import flops, info
+from rti.cli.output import show_error
+from rti.cli.regions import regions
+from rti.cli.sample import sample
+from rti.errors import InputError
+
+# Newer releases of typer carry a click of their own; its errors are found through typer either way.
+ClickException = next(parent for parent in typer.BadParameter.__mro__ if parent.__name__ == "ClickException")
+
+app = typer.Typer(
+    name="rti",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Region tokens for pixel-space diffusion transformers: one checkpoint, every compute budget.",
+)
+for command in (sample, regions, info, flops):
+    app.command()(command)
+
+
+def _version(show: bool) -> None:
+    if show:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+):
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command. Bad input is one line on stderr and exit code 2."""
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except InputError as error:
+        show_error(str(error))
+        code = 2
+    except ClickException as error:
+        show_error(error.format_message())
+        code = 2
+    except (KeyboardInterrupt, typer.Abort):
+        show_error("interrupted")
+        code = 130
+    sys.exit(code if isinstance(code, int) else 0)

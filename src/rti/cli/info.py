@@ -1,0 +1,117 @@
+"""`rti info` and `rti flops`: what a model is, and what a budget costs."""
+
+from __future__ import annotations
+
+import typer
+
+from rti.cli.models import MODEL_HELP, describe
+from rti.cli.output import show_json, show_table, span
+
+MODEL = typer.Argument(help=MODEL_HELP)
+CORE = typer.Option(None, help="First and last block of the core, such as 3,13. Default: the paper's.")
+JSON = typer.Option(False, "--json", help="Print one JSON line at the end.")
+
+
+def info(
+    model: str = MODEL,
+    budget: str = typer.Option("0.25", help="The budget for which to list tokens per block: 256, 0.25, 25%."),
+    core: str = CORE,
+    json: bool = JSON,
+) -> None:
+    """Parameters, trainable parameters, grid and core of a model, and which blocks run on how many tokens."""
+    from rti import cost
+    from rti.budget import parse_budget, resolve_budget
+
+    backbone, reduction, config = describe(model, span(core))
+    regions = resolve_budget(parse_budget(budget), backbone.patches)
+    parameters = cost.parameter_count(backbone)
+    trainable = cost.trainable_count(backbone, reduction, config)
+    tokens = cost.tokens_per_block(backbone, reduction, regions)
+    first, last = config.core
+    values = {
+        "model": model,
+        "family": backbone.family,
+        "parameters": parameters,
+        "trainable": trainable,
+        "trainable_share": trainable / (parameters + trainable),
+        "image_size": list(backbone.image_size),
+        "patch_size": backbone.patch_size,
+        "grid": list(backbone.grid),
+        "patches": backbone.patches,
+        "depth": backbone.depth,
+        "core": [first, last],
+        "reduction": config.to_dict(),
+        "budget": regions,
+        "tokens_per_block": tokens,
+    }
+    share = f"{100 * values['trainable_share']:.1f} %"
+    rows = [
+        ("parameters", f"{parameters / 1e6:.1f} M"),
+        ("trainable (LoRA and interface)", f"{trainable / 1e6:.1f} M ({share} of all)"),
+        ("picture", "{} x {} pixels".format(*backbone.image_size)),
+        ("grid", "{} x {}".format(*backbone.grid) + f" = {backbone.patches} patches of {backbone.patch_size} pixels"),
+        ("core", f"blocks {first} to {last} of {backbone.depth}"),
+        ("reduction", ", ".join(f"{key} {value}" for key, value in config.to_dict().items() if key != "core")),
+        ("sampler", f"{backbone.flow.sampler}, {backbone.flow.steps} steps, guidance {backbone.flow.guidance_scale}"),
+    ]
+    show_table(f"{model} ({backbone.family})", ("", ""), rows)
+    show_table(f"Image tokens at budget {regions}", ("blocks", "tokens"), _runs(tokens))
+    if json:
+        show_json(values)
+
+
+def _runs(tokens: list[int]) -> list[tuple[str, int]]:
+    """Neighbouring blocks with the same number of tokens, as one row."""
+    rows: list[tuple[int, int, int]] = []
+    for block, count in enumerate(tokens):
+        if rows and rows[-1][2] == count:
+            rows[-1] = (rows[-1][0], block, count)
+        else:
+            rows.append((block, block, count))
+    return [(f"{first}" if first == last else f"{first} to {last}", count) for first, last, count in rows]
+
+
+def flops(
+    model: str = MODEL,
+    budgets: str = typer.Option(None, help="Budgets, such as 64,256,0.5. Default: those the model is trained for."),
+    core: str = CORE,
+    json: bool = JSON,
+) -> None:
+    """Analytic cost of a forward pass at each budget, in percent of the dense one.
+
+    Counts the trunk's linear layers and attention over image and side tokens (the paper's figure "Cost of one forward
+    pass against the budget"), and beside it the plain count of image tokens.
+    """
+    from rti import cost
+    from rti.budget import parse_budget, resolve_budget
+    from rti.presets import find_preset
+
+    backbone, reduction, _ = describe(model, span(core))
+    preset = find_preset(model)
+    if budgets is None:
+        budgets = ",".join(map(str, preset.budgets)) if preset else "0.0625,0.125,0.25,0.5"
+    dense = cost.dense_flops(backbone)
+    rows = []
+    for text in budgets.split(","):
+        regions = resolve_budget(parse_budget(text), backbone.patches)
+        tokens = cost.tokens_per_block(backbone, reduction, regions)
+        used = cost.trunk_flops(backbone, tokens)
+        rows.append(
+            {
+                "budget": regions,
+                "percent_of_dense": round(100 * used / dense, 1),
+                "speedup": round(dense / used, 3),
+                "gflops": round(used / 1e9, 1),
+                "percent_of_image_tokens": round(100 * sum(tokens) / (backbone.patches * backbone.depth), 1),
+            }
+        )
+    titles = ("budget", "% of dense", "analytic speed-up", "GFLOP", "% of image tokens")
+    show_table(
+        f"{model}, one forward pass of one picture; dense {dense / 1e9:.1f} GFLOP",
+        titles,
+        [[*r.values()] for r in rows],
+    )
+    if json:
+        show_json(
+            {"model": model, "core": list(reduction.config.core), "dense_gflops": round(dense / 1e9, 1), "rows": rows}
+        )

@@ -1,0 +1,49 @@
+"""Finding the model a command is about, without weights where none are needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rti.presets import PRESETS, find_preset
+
+if TYPE_CHECKING:
+    from rti.backbones import Backbone
+    from rti.config import ReductionConfig
+    from rti.reductions import Reduction
+
+MODEL_HELP = f"A preset ({', '.join(PRESETS)}), or the folder of a checkpoint or of an adapter."
+
+
+def describe(model: str, core: tuple[int, int] | None = None) -> tuple[Backbone, Reduction, ReductionConfig]:
+    """The backbone and the reduction of a model: by name on the meta device, without weights, or from its folder."""
+    import torch
+
+    from rti.adapter import CONFIG, adapter_folder
+    from rti.backbones import build, load_backbone
+    from rti.backbones.checkpoint import read_json
+    from rti.config import RegionConfig
+    from rti.reductions import config_from_dict, make_reduction
+
+    preset = None if Path(model).exists() else find_preset(model)
+    folder = adapter_folder(model) if preset is None else None
+    if preset is not None:
+        backbone, config = build(preset.family, preset.sizes), RegionConfig(core=core or preset.core)
+    elif folder is not None:
+        values = read_json(folder / CONFIG)
+        origin = values.pop("backbone")
+        values.pop("rti_version", None)
+        backbone, config = build(origin["family"], origin["sizes"]), config_from_dict(values)
+    else:
+        backbone = load_backbone(model)
+        config = RegionConfig(core=core or default_core(backbone.depth))
+    config.check_fits(backbone.depth)
+    with torch.device("meta"):
+        reduction = make_reduction(config, backbone)
+    return backbone, reduction, config
+
+
+def default_core(depth: int) -> tuple[int, int]:
+    """Where no paper says otherwise: leave a sixth of the blocks, at least one where there are three, at each end."""
+    ends = max(round(depth / 6), 1) if depth >= 3 else 0
+    return ends, depth - 1 - ends

@@ -1,0 +1,61 @@
+"""`rti regions`: the paper's Figure 1 for any photograph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from rti.cli.output import show_json, show_table
+from rti.config import CUT_NAMES, ORDER_NAMES
+
+
+def regions(
+    image: Path = typer.Argument(help="A picture: png, jpg, webp, ..."),
+    budget: str = typer.Option("0.25", help="How many regions: 256, 0.25 or 25% of the patches."),
+    cuts: str = typer.Option("merge", help=f"The rule that places the cuts: {', '.join(CUT_NAMES)}."),
+    order: str = typer.Option("hilbert", help=f"The walk over the patches: {', '.join(ORDER_NAMES)}."),
+    patch: int = typer.Option(16, help="Side of a patch in pixels."),
+    size: int = typer.Option(512, help="The longer side of the picture is scaled to this."),
+    output: Path = typer.Option("regions.png", "--output", "-o", help="Where to write the drawing."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
+) -> None:
+    """Draw the regions of a photograph beside the uniform grid. Features are the patches' pixels: no model needed."""
+    from rti.budget import parse_budget, resolve_budget
+    from rti.images import check_output, contact_sheet, draw_regions, save_image
+    from rti.photograph import cut_photograph, load_photograph
+
+    check_output(output)
+    picture, grid = load_photograph(image, size, patch)
+    count = resolve_budget(parse_budget(budget), grid[0] * grid[1])
+    result = cut_photograph(picture, grid, patch, count, cuts, order)
+    uniform = draw_regions(picture, result.every_patch, grid)
+    ours = draw_regions(picture, result.regions, grid)
+    patches = grid[0] * grid[1]
+    labels = (f"uniform grid: {patches} tokens", f"{count} region tokens ({cuts} on the {order.title()} order)")
+    path = save_image(contact_sheet([[uniform, ours]], column_labels=labels), output)
+    values = {
+        "image": str(image),
+        "grid": list(grid),
+        "patches": patches,
+        "budget": count,
+        "cuts": cuts,
+        "order": order,
+        "largest_region": result.largest,
+        "single_patches": result.singles,
+        "retained": round(result.retained, 4),
+        "retained_by_even_cuts": round(result.retained_by_even_cuts, 4),
+        "output": str(path),
+    }
+    rows = [
+        ("patches", patches),
+        ("regions", count),
+        ("largest region", f"{result.largest} patches"),
+        ("regions of one patch", result.singles),
+        ("variance of the pixels kept", f"{100 * result.retained:.1f} %"),
+        ("... by evenly spaced cuts", f"{100 * result.retained_by_even_cuts:.1f} %"),
+        ("drawing", str(path)),
+    ]
+    show_table(str(image), ("", ""), rows)
+    if json:
+        show_json(values)

@@ -1,0 +1,124 @@
+"""`rti sample`: pictures from prompts or labels, at several budgets side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from rti.cli.models import MODEL_HELP
+from rti.cli.output import show_json, show_table, span, whole_numbers
+from rti.config import CUT_NAMES, CUT_SOURCES
+from rti.errors import InputError
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def sample(
+    prompts: list[str] = typer.Argument(None, help="Prompts, for a text-to-image model."),
+    model: str = typer.Option(None, "--model", "-m", help=MODEL_HELP),
+    adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
+    size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ..."),
+    labels: str = typer.Option(None, help="Class labels, such as 207,360, for a class-conditional model."),
+    budget: str = typer.Option(
+        None, help="Budgets, one row each: dense,512,0.25. Default: dense, and 0.25 with an adapter."
+    ),
+    steps: int = typer.Option(None, help="Sampling steps. Default: the model's own."),
+    guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own."),
+    seed: int = typer.Option(
+        0, help="Seed of the first picture; the next prompt has the next seed, every row the same."
+    ),
+    regions: bool = typer.Option(False, "--regions", help="Draw each row's regions at the last step."),
+    output: Path = typer.Option("sample.png", "--output", "-o", help="Where to write the picture."),
+    dtype: str = typer.Option("float32", help=f"Weights as {', '.join(DTYPES)}; the sampling state is always float32."),
+    device: str = typer.Option("auto", help="cpu, cuda, cuda:1, mps, or auto."),
+    text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names."),
+    untrained: bool = typer.Option(
+        False, "--untrained", help="Without an adapter: attach a fresh interface, untrained."
+    ),
+    core: str = typer.Option(None, help="With --untrained: first and last block of the core, such as 3,13."),
+    cuts: str = typer.Option("merge", help=f"With --untrained: {', '.join(CUT_NAMES)}."),
+    cuts_from: str = typer.Option("estimate", help=f"With --untrained: {', '.join(CUT_SOURCES)}."),
+    init: str = typer.Option(None, help="'random': random weights instead of a checkpoint, to try out the commands."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
+) -> None:
+    """Make pictures, the same prompts and seeds at several budgets, and put them into one picture.
+
+    Rows are budgets, columns are prompts. "dense" is the frozen backbone without the adapter.
+    """
+    if model is None:
+        raise InputError("no model given; give --model, for example --model minit2i-b16 --adapter FOLDER")
+    if dtype not in DTYPES:
+        raise InputError(f"dtype {dtype!r} is unknown; allowed: {', '.join(DTYPES)}")
+    if not prompts and not labels:
+        raise InputError("nothing to draw: give prompts, or --labels for a class-conditional model")
+
+    import time
+
+    import torch
+
+    from rti.budget import parse_budget, resolve_budget
+    from rti.cli.models import default_core
+    from rti.config import RegionConfig
+    from rti.core import ElasticModel, attach
+    from rti.images import check_output, contact_sheet, draw_regions, save_image
+    from rti.pipeline import Pipeline
+    from rti.presets import find_preset
+
+    check_output(output)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    options = {"init": init} if init else {}
+    pipe = Pipeline.from_pretrained(
+        model,
+        adapter=adapter,
+        size=size,
+        text_encoder=text_encoder,
+        torch_dtype=getattr(torch, dtype),
+        device=device,
+        merge=False,
+        **options,
+    )
+    if untrained and not isinstance(pipe.model, ElasticModel):
+        preset = None if Path(model).exists() else find_preset(model, size)
+        where = span(core) or (preset.core if preset else default_core(pipe.backbone.depth))
+        pipe.model = attach(pipe.model, RegionConfig(core=where, cuts=cuts, cuts_from=cuts_from))
+    elastic = isinstance(pipe.model, ElasticModel)
+
+    rows = [parse_budget(text) for text in (budget or ("dense,0.25" if elastic else "dense")).split(",")]
+    rows = [None if row is None else resolve_budget(row, pipe.backbone.patches) for row in rows]
+    if not elastic and any(row is not None for row in rows):
+        raise InputError(
+            f"budget {budget!r} needs an adapter; give --adapter FOLDER, or --untrained to see one at work"
+        )
+    subjects = {"label": whole_numbers(labels, "labels")} if labels else {"prompt": list(prompts)}
+    names = [str(subject) for subject in next(iter(subjects.values()))]
+
+    pictures, seconds = {}, {}
+    for row in sorted(rows, key=lambda row: row is not None):  # dense first: the LoRA is folded in only after it
+        if row is not None:
+            pipe.model.merge()
+        started = time.perf_counter()
+        result = pipe(
+            **subjects,
+            budget=row,
+            dense=row is None,
+            num_inference_steps=steps,
+            guidance_scale=guidance,
+            generator=[torch.Generator().manual_seed(seed + index) for index in range(len(names))],
+            return_regions=regions and row is not None,
+        )
+        seconds[row] = round(time.perf_counter() - started, 3)
+        pictures[row] = result.images
+        if regions:
+            every_patch = torch.arange(pipe.backbone.patches).expand(len(names), -1)
+            drawn = every_patch if result.regions is None else result.regions
+            pairs = zip(result.images, drawn, strict=True)
+            pictures[row] = [draw_regions(picture, ids, pipe.backbone.grid) for picture, ids in pairs]
+
+    titles = ["dense" if row is None else f"R = {row}" for row in rows]
+    path = save_image(contact_sheet([pictures[row] for row in rows], titles, names), output)
+    report = [{"budget": "dense" if row is None else row, "seconds": seconds[row]} for row in rows]
+    show_table(f"{path}: {len(names)} pictures a row", ("budget", "seconds"), [[*entry.values()] for entry in report])
+    if json:
+        show_json({"output": str(path), "model": model, "subjects": names, "seed": seed, "rows": report})

@@ -1,0 +1,84 @@
+"""The configuration of a region interface."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+from rti.errors import InputError
+
+ORDER_NAMES = ("hilbert", "morton", "raster")
+CUT_NAMES = ("gaps", "merge", "fixed")
+CUT_SOURCES = ("features", "estimate")
+
+
+@dataclass(frozen=True)
+class ReductionConfig:
+    """What every reduction shares: the span of blocks it shortens, and the LoRA that fits the trunk to it."""
+
+    name: ClassVar[str]
+
+    core: tuple[int, int]  # first and last block of the core, counted from 0, both included
+    lora_rank: int = 32
+    lora_alpha: int = 32
+
+    def __post_init__(self):
+        core = self.core
+        whole = isinstance(core, (tuple, list)) and len(core) == 2 and all(_is_whole(block) for block in core)
+        if not whole or not 0 <= core[0] <= core[1]:
+            raise InputError(f"core {core!r} is not usable; allowed: (first, last) with 0 <= first <= last")
+        object.__setattr__(self, "core", (int(core[0]), int(core[1])))
+        for field in ("lora_rank", "lora_alpha"):
+            if not _is_whole(getattr(self, field)) or getattr(self, field) < 1:
+                raise InputError(f"{field} must be a whole number of at least 1, got {getattr(self, field)!r}")
+
+    def check_fits(self, depth: int) -> None:
+        if self.core[1] >= depth:
+            raise InputError(f"core {self.core} is outside the trunk; allowed: blocks 0 to {depth - 1}")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"reduction": self.name} | asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> ReductionConfig:
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise InputError(
+                f"unknown fields of {cls.__name__}: {', '.join(unknown)}; allowed: {', '.join(sorted(known))}"
+            )
+        if "core" not in values:
+            raise InputError(f"{cls.__name__} needs core, the first and last block of the core")
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class RegionConfig(ReductionConfig):
+    """The region token interface.
+
+    `cuts` is the rule, `cuts_from` what it looks at: the features entering the core (the paper), or the clean image
+    estimated at the sampling step before (ours), which is the caller's to hand over; without one the cuts are fixed.
+    """
+
+    name: ClassVar[str] = "region"
+
+    order: str = "hilbert"
+    cuts: str = "gaps"
+    cuts_from: str = "features"
+    size_prior: float | None = None  # exponent of the size in the cost of `merge`; None: 0.5 for estimate, else 0
+
+    def __post_init__(self):
+        super().__post_init__()
+        for field, allowed in (("order", ORDER_NAMES), ("cuts", CUT_NAMES), ("cuts_from", CUT_SOURCES)):
+            if getattr(self, field) not in allowed:
+                raise InputError(f"{field} {getattr(self, field)!r} is unknown; allowed: {', '.join(allowed)}")
+        if self.size_prior is None:
+            object.__setattr__(self, "size_prior", 0.5 if self.cuts_from == "estimate" else 0.0)
+        number = isinstance(self.size_prior, (int, float)) and not isinstance(self.size_prior, bool)
+        if not number or not math.isfinite(self.size_prior) or self.size_prior < 0:
+            raise InputError(f"size_prior must be a finite number of at least 0, got {self.size_prior!r}")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,39 @@
+"""What a forward pass costs: tokens per block, analytic FLOPs, and parameter counts, all without running anything."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from rti.backbones.base import Backbone
+from rti.config import ReductionConfig
+from rti.reductions import Reduction
+
+
+def tokens_per_block(backbone: Backbone, reduction: Reduction, budget: int) -> list[int]:
+    """Image tokens in each block of the trunk."""
+    first, last = reduction.config.core
+    counts = [backbone.patches] * backbone.depth
+    counts[first : last + 1] = reduction.core_tokens(budget)
+    return counts
+
+
+def trunk_flops(backbone: Backbone, image_tokens: list[int]) -> float:
+    """The paper's count for one picture: linear layers and attention of the trunk, side tokens at full length."""
+    return sum(backbone.block_flops(block, tokens) for block, tokens in enumerate(image_tokens))
+
+
+def dense_flops(backbone: Backbone) -> float:
+    return trunk_flops(backbone, [backbone.patches] * backbone.depth)
+
+
+def parameter_count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def trainable_count(backbone: Backbone, reduction: Reduction, config: ReductionConfig) -> int:
+    """What `rti.attach` would train: LoRA's two factors on each target, and the reduction. Without importing PEFT."""
+    lora = 0
+    for name, module in backbone.named_modules():
+        if isinstance(module, nn.Linear) and f".{name}".endswith(tuple(f".{end}" for end in backbone.lora_targets)):
+            lora += config.lora_rank * (module.in_features + module.out_features)
+    return lora + parameter_count(reduction)

@@ -1,0 +1,39 @@
+"""The rectified flow of both families: x_t = t x + (1 - t) noise, from noise at t = 0 to the image at t = 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rti.errors import InputError
+
+
+def interpolate(images: torch.Tensor, noise: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """The state at time t: (B, C, H, W), (B, C, H, W), (B,) -> (B, C, H, W). `noise` has the family's scale already."""
+    t = t.view(-1, 1, 1, 1)
+    return t * images + (1 - t) * noise
+
+
+def velocity(clean: torch.Tensor, x: torch.Tensor, t: torch.Tensor, floor: float) -> torch.Tensor:
+    """The velocity that leads from x at time t to the clean image at time 1; 1 - t is never taken below `floor`."""
+    remaining = (1 - t).clamp_min(floor)
+    return (clean - x) / (remaining.view(-1, 1, 1, 1) if remaining.ndim else remaining)
+
+
+def time_grid(steps: int) -> torch.Tensor:
+    """Evenly spaced times from 0 to 1, (steps + 1,) float32."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InputError(f"steps must be a whole number of at least 1, got {steps!r}")
+    return torch.linspace(0.0, 1.0, steps + 1)
+
+
+def draw_noise(
+    shape: Sequence[int], generators: Sequence[torch.Generator], scale: float, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Noise of one generator per image: (C, H, W), B generators -> (B, C, H, W) float32.
+
+    Each image is drawn on its own generator's device, so a seed gives the same picture in any batch, on any device.
+    """
+    draws = [torch.randn(tuple(shape), generator=generator, device=generator.device) for generator in generators]
+    return scale * torch.stack([draw.to(device) for draw in draws])

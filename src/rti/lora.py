@@ -1,0 +1,107 @@
+"""LoRA by PEFT, as one adapter among others: the user's own adapters stay where they are and stay active."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from rti.backbones.base import Backbone
+from rti.config import ReductionConfig
+from rti.errors import InputError
+
+ADAPTER = "rti"
+
+
+def check_free(backbone: Backbone) -> None:
+    """Refuse a backbone on which an adapter of ours could not work beside those it has."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils import AuxiliaryTrainingWrapper
+
+    lora = dict(_layers(backbone))
+    for name, module in backbone.named_modules():
+        if isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper)) and name not in lora:
+            raise InputError(f"{name} has a PEFT {type(module).__name__}; only LoRA can stay active beside a reduction")
+    for name, layer in lora.items():
+        if layer.merged:
+            raise InputError(f"{name} has a merged LoRA; call merge_and_unload() or unmerge it before attaching")
+        if ADAPTER in layer.lora_A:
+            raise InputError(f"{name} already has a LoRA named {ADAPTER!r}, which is our adapter's name; rename it")
+
+
+def inject(backbone: Backbone, config: ReductionConfig) -> None:
+    """Put a fresh LoRA adapter on the backbone's projections. B = 0, so nothing changes yet."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    active = {name: list(layer.active_adapters) for name, layer in _layers(backbone)}
+    trainable = {id(parameter): parameter.requires_grad for parameter in backbone.parameters()}
+    lora = LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        target_modules=list(backbone.lora_targets),
+        base_model_name_or_path=str((backbone.source or {}).get("source", "")),
+    )
+    meta = backbone.device.type == "meta"
+    inject_adapter_in_model(lora, backbone, adapter_name=ADAPTER, low_cpu_mem_usage=meta)
+    # PEFT decides anew which adapters are active and what trains; the user's choice for theirs stands.
+    for name, layer in _layers(backbone):
+        layer.set_adapter([*active.get(name, []), *([ADAPTER] if ADAPTER in layer.lora_A else [])])
+    for parameter in backbone.parameters():
+        parameter.requires_grad_(trainable.get(id(parameter), True))
+
+
+def remove(backbone: Backbone) -> None:
+    """Take our adapter off again; a layer without any other adapter becomes the plain layer it was."""
+    for name, layer in list(_layers(backbone)):
+        if ADAPTER not in layer.lora_A:
+            continue
+        if set(layer.lora_A) == {ADAPTER}:
+            parent, _, child = name.rpartition(".")
+            setattr(backbone.get_submodule(parent), child, layer.get_base_layer())
+        else:
+            layer.delete_adapter(ADAPTER)
+    configs = backbone.__dict__.get("peft_config", {})
+    configs.pop(ADAPTER, None)
+    if not configs:
+        backbone.__dict__.pop("peft_config", None)
+
+
+Originals = dict[str, dict[str, torch.Tensor]]  # the weight and bias of each layer before merging
+
+
+def merge(backbone: Backbone) -> Originals:
+    """Fold the active adapters into the weights. Gives back the original weights, for `unmerge` to be exact."""
+    originals = {}
+    for name, layer in _layers(backbone):
+        originals[name] = {key: value.clone() for key, value in layer.get_base_layer().state_dict().items()}
+        layer.merge(adapter_names=list(layer.active_adapters))
+    return originals
+
+
+def unmerge(backbone: Backbone, originals: Originals) -> None:
+    for name, layer in _layers(backbone):
+        layer.unmerge()
+        layer.get_base_layer().load_state_dict(originals[name])
+
+
+@contextmanager
+def switched_off(backbone: Backbone) -> Iterator[None]:
+    """Run without our adapter, with those of the user as they are."""
+    switched = []
+    try:
+        for _, layer in _layers(backbone):
+            if ADAPTER in layer.active_adapters:
+                switched.append((layer, list(layer.active_adapters)))
+                layer._active_adapter = [name for name in layer.active_adapters if name != ADAPTER]
+        yield
+    finally:
+        for layer, active in switched:
+            layer._active_adapter = active
+
+
+def _layers(backbone: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    from peft.tuners.lora import LoraLayer
+
+    return ((name, module) for name, module in backbone.named_modules() if isinstance(module, LoraLayer))

@@ -1,0 +1,69 @@
+"""Regions of a photograph: the partition on plain pixels, without any model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from rti.backbones.layers import patchify
+from rti.config import CUT_NAMES
+from rti.errors import InputError
+from rti.images import fit, open_image, to_tensor
+from rti.orders import order as make_order
+from rti.partition import partition
+
+SIZE_PRIOR = 0.5  # as for cuts from an estimate, which are cuts of pixels too
+
+
+@dataclass(frozen=True)
+class PhotographRegions:
+    regions: torch.Tensor  # (N,) region of each patch, row by row
+    every_patch: torch.Tensor  # (N,) each patch a region of its own
+    largest: int
+    singles: int
+    retained: float
+    retained_by_even_cuts: float
+
+
+def load_photograph(path: str | Path, size: int, patch: int) -> tuple[Image.Image, tuple[int, int]]:
+    """A picture whose longer side is `size`, cropped to whole patches, and its grid of patches."""
+    if patch < 1 or size < patch:
+        raise InputError(f"patch {patch} and size {size} are not usable; allowed: 1 <= patch <= size")
+    picture = open_image(path)
+    scale = size / max(picture.size)
+    rows, columns = (max(1, round(side * scale / patch)) for side in (picture.height, picture.width))
+    return fit(picture, rows * patch, columns * patch), (rows, columns)
+
+
+def cut_photograph(
+    picture: Image.Image, grid: tuple[int, int], patch: int, budget: int, cuts: str, order: str
+) -> PhotographRegions:
+    """Cut a picture into `budget` regions by the pixels of its patches."""
+    if cuts not in CUT_NAMES:
+        raise InputError(f"cuts {cuts!r} is unknown; allowed: {', '.join(CUT_NAMES)}")
+    walk, position = make_order(order, *grid)
+    pixels = patchify(to_tensor(picture), patch)[:, walk]
+    along_walk = partition(pixels, budget, cuts, SIZE_PRIOR)
+    even = partition(pixels, budget, "fixed")
+    sizes = along_walk[0].bincount()
+    return PhotographRegions(
+        regions=along_walk[0, position],
+        every_patch=torch.arange(len(walk)),
+        largest=int(sizes.max()),
+        singles=int((sizes == 1).sum()),
+        retained=explained_variance(pixels[0], along_walk[0]),
+        retained_by_even_cuts=explained_variance(pixels[0], even[0]),
+    )
+
+
+def explained_variance(features: torch.Tensor, groups: torch.Tensor) -> float:
+    """Share of the variance that survives replacing each token by its group's mean (paper, Eq. 5). (N, d), (N,)."""
+    features = features.double()
+    sums = torch.zeros(int(groups.max()) + 1, features.shape[1], dtype=torch.float64).index_add(0, groups, features)
+    means = sums / groups.bincount()[:, None]
+    within = (features - means[groups]).square().sum()
+    total = (features - features.mean(dim=0)).square().sum()
+    return 1.0 if total == 0 else float(1 - within / total)

@@ -1,0 +1,256 @@
+"""A pipeline in the manner of diffusers: prompt or label in, pictures out, with a dial for the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from rti.adapter import adapter_folder, load
+from rti.backbones import load_backbone
+from rti.backbones.base import Backbone, Condition
+from rti.budget import Schedule
+from rti.core import ElasticModel
+from rti.errors import InputError
+from rti.flow import draw_noise, interpolate, time_grid
+from rti.images import fit, to_pil, to_tensor
+from rti.sampling import sample
+from rti.text import T5TextEncoder, TextEncoder
+
+OUTPUT_TYPES = ("pil", "np", "pt")
+
+
+@dataclass
+class PipelineOutput:
+    images: list[Image.Image] | np.ndarray | torch.Tensor
+    regions: torch.Tensor | None = None  # (B, N) region of each patch at the last step, where asked for
+
+
+class Pipeline:
+    """Text or labels to pictures, at any budget.
+
+    pipe = rti.Pipeline.from_pretrained("minit2i-b16", adapter="path/to/adapter")
+    picture = pipe("a red cube on a table", budget=256, generator=torch.Generator().manual_seed(0)).images[0]
+    """
+
+    def __init__(self, model: ElasticModel | Backbone, text_encoder: TextEncoder | None = None):
+        self.model, self._text_encoder = model, text_encoder
+        self._text_source: tuple[Any, torch.dtype] | None = None
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | Path,
+        adapter: str | Path | None = None,
+        size: str | None = None,
+        text_encoder: TextEncoder | str | Path | None = None,
+        torch_dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+        merge: bool = True,
+        **options: Any,
+    ) -> Pipeline:
+        """From an adapter (a folder or a repository, which knows its backbone), or a backbone with or without one.
+
+        `text_encoder` replaces the one the checkpoint names; it is loaded when first needed. With `merge` the LoRA is
+        folded into the weights, which is faster. `options` go to `rti.load_backbone`, such as init="random".
+        """
+        if adapter is not None:
+            backbone = load_backbone(source, size=size, dtype=torch_dtype, device=device, **options)
+            model = load(adapter, backbone)
+        elif size is None and not options and adapter_folder(source) is not None:
+            model = load(source, dtype=torch_dtype, device=device)
+        else:
+            model = load_backbone(source, size=size, dtype=torch_dtype, device=device, **options)
+        if merge and isinstance(model, ElasticModel):
+            model.merge()
+        pipe = cls(model, text_encoder if callable(text_encoder) else None)
+        pipe._text_source = (text_encoder or _text_encoder_of(pipe.backbone), torch_dtype)
+        return pipe
+
+    @property
+    def backbone(self) -> Backbone:
+        return self.model.backbone if isinstance(self.model, ElasticModel) else self.model
+
+    @property
+    def text_encoder(self) -> TextEncoder:
+        if self._text_encoder is None:
+            if self._text_source is None:
+                raise InputError("this pipeline has no text encoder; give one: rti.Pipeline(model, text_encoder)")
+            source, dtype = self._text_source
+            self._text_encoder = T5TextEncoder.from_pretrained(source, dtype, self.backbone.device)
+        return self._text_encoder
+
+    def to(self, device: str | torch.device) -> Pipeline:
+        self.model.to(device)
+        if hasattr(self._text_encoder, "encoder"):
+            self._text_encoder.encoder.to(device)
+        return self
+
+    def __call__(
+        self,
+        prompt: str | int | Sequence[str] | Sequence[int] | None = None,
+        label: int | Sequence[int] | None = None,
+        num_inference_steps: int | None = None,
+        guidance_scale: float | None = None,
+        guidance_interval: tuple[float, float] | None = None,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        budget: Schedule = None,
+        dense: bool = False,
+        num_images_per_prompt: int = 1,
+        batch_size: int | None = None,
+        image: Image.Image | torch.Tensor | None = None,
+        strength: float = 0.8,
+        output_type: str = "pil",
+        callback_on_step_end: Callable[[Pipeline, int, float, dict[str, torch.Tensor]], Any] | None = None,
+        return_regions: bool = False,
+        progress: bool = True,
+    ) -> PipelineOutput:
+        """Pictures for prompts (MiniT2I) or labels (JiT); a label may also be given in the prompt's place.
+
+        budget: region tokens in the core, as a number, a share of the patches, or a function of the step; None for all.
+        dense: leave the adapter out and run the frozen backbone.
+        generator: one per picture, or one that draws the noise of all pictures in turn.
+        image, strength: start from this picture instead of noise; a strength of 1 forgets it, 0.1 changes little.
+        batch_size: how many pictures to make at a time; it never changes a picture.
+        callback_on_step_end: called as diffusers does, with the pipeline, the step, its time, and a dict of "latents"
+            (here the picture so far) and "estimate" (the clean picture predicted); it may raise to stop.
+        return_regions: also give back the regions of the last step.
+        """
+        if output_type not in OUTPUT_TYPES:
+            raise InputError(f"output_type {output_type!r} is unknown; allowed: {', '.join(OUTPUT_TYPES)}")
+        _check_count("num_images_per_prompt", num_images_per_prompt)
+        if batch_size is not None:
+            _check_count("batch_size", batch_size)
+        if dense and budget is not None:
+            raise InputError(f"budget {budget!r} and dense given; the frozen backbone has no budget")
+        if return_regions and (dense or not isinstance(self.model, ElasticModel)):
+            raise InputError(
+                "return_regions given, but the frozen backbone has no regions; leave it out, or give a budget"
+            )
+        with self.model.dense() if dense and isinstance(self.model, ElasticModel) else nullcontext(self.model) as model:
+            condition = self._condition(prompt, label, num_images_per_prompt)
+            count = len(condition)
+            noise = self._noise(count, generator)
+            state, start = noise, 0
+            steps = self.backbone.flow.steps if num_inference_steps is None else num_inference_steps
+            if image is not None:
+                state, start = self._start_from(image, strength, noise, steps)
+            size = batch_size or count
+            parts, regions = [], []
+            for first in range(0, count, size):
+                some = condition[first : first + size]
+                watcher = _Watcher(self, state[first : first + size], steps, callback_on_step_end)
+                parts.append(
+                    sample(
+                        model,
+                        watcher.state,
+                        some,
+                        steps=steps,
+                        guidance_scale=guidance_scale,
+                        guidance_interval=guidance_interval,
+                        budget=budget,
+                        start=start,
+                        callback=watcher,
+                        progress=progress,
+                    )
+                )
+                if return_regions:
+                    last = budget(steps - 1) if callable(budget) else budget
+                    regions.append(model.regions(watcher.state, watcher.time, some, last, watcher.estimate))
+        found = torch.cat(regions) if return_regions else None
+        return PipelineOutput(_output(torch.cat(parts), output_type), found)
+
+    @torch.no_grad()
+    def _condition(self, prompt: Any, label: Any, repeats: int) -> Condition:
+        backbone = self.backbone
+        if backbone.conditioned_on == "text":
+            prompts = list(prompt) if isinstance(prompt, (list, tuple)) else [prompt]
+            if label is not None:
+                raise InputError(
+                    f"{type(backbone).__name__} draws from a prompt, not from a label; got label {label!r}"
+                )
+            if not prompts or not all(isinstance(text, str) and text.strip() for text in prompts):
+                raise InputError(f"prompt must be a text or a list of texts, none of them empty; got {prompt!r}")
+            states, mask = self.text_encoder(prompts, backbone.config.prompt_length)
+            condition = backbone.condition(text=states.to(backbone.device), mask=mask.to(backbone.device))
+        else:
+            given = [value for value in (prompt, label) if value is not None]
+            labels = list(given[0]) if given and isinstance(given[0], (list, tuple, torch.Tensor)) else given
+            if len(given) > 1 or not labels or any(isinstance(one, (bool, str, float)) for one in labels):
+                shown = given[0] if len(given) == 1 else tuple(given) or None
+                raise InputError(f"{type(backbone).__name__} draws from a class label, a whole number; got {shown!r}")
+            condition = backbone.condition(labels=torch.tensor(labels))
+        index = torch.arange(len(condition), device=backbone.device).repeat_interleave(repeats)
+        return backbone.prepare(condition)[index]
+
+    def _noise(self, count: int, generator: Any) -> torch.Tensor:
+        if generator is None:
+            generator = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, ())))  # as torch's own seed decides
+        if not isinstance(generator, (torch.Generator, list, tuple)):
+            raise InputError(f"generator must be a torch.Generator or a list of them, got {generator!r}")
+        generators = [generator] * count if isinstance(generator, torch.Generator) else list(generator)
+        if len(generators) != count:
+            raise InputError(f"{len(generators)} generators for {count} pictures; give one per picture, or one for all")
+        backbone = self.backbone
+        shape = (backbone.channels, *backbone.image_size)
+        return draw_noise(shape, generators, backbone.flow.noise_scale, backbone.device)
+
+    def _start_from(self, image: Any, strength: float, noise: torch.Tensor, steps: int) -> tuple[torch.Tensor, int]:
+        """The state at the step that leaves `strength` of the trajectory to go."""
+        if not 0.0 < strength <= 1.0:
+            raise InputError(f"strength must be in (0, 1], got {strength!r}")
+        times = time_grid(steps)
+        if isinstance(image, Image.Image):
+            image = to_tensor(fit(image.convert("RGB"), *self.backbone.image_size))
+        if not isinstance(image, torch.Tensor):
+            raise InputError(f"image must be a PIL image or a tensor, got {image!r}")
+        if image.ndim != 4 or tuple(image.shape[1:]) != tuple(noise.shape[1:]) or len(image) not in (1, len(noise)):
+            raise InputError(
+                f"image of shape {tuple(image.shape)} does not fit; allowed: {tuple(noise.shape)} in [-1, 1]"
+            )
+        start = min(round((1.0 - strength) * steps), steps - 1)
+        t = times[start].expand(len(noise)).to(noise.device)
+        return interpolate(image.to(noise.device, torch.float32), noise, t), start
+
+
+class _Watcher:
+    """Sees every step: passes it on to the user's callback, and remembers what the last step starts from."""
+
+    def __init__(self, pipeline: Pipeline, state: torch.Tensor, steps: int, callback: Callable | None):
+        self.pipeline, self.state, self.steps, self.callback = pipeline, state, steps, callback
+        self.times = time_grid(steps).tolist()
+        self.time = self.times[-2]
+        self.estimate: torch.Tensor | None = None
+
+    def __call__(self, step: int, state: torch.Tensor, estimate: torch.Tensor) -> None:
+        if step == self.steps - 2:
+            self.state, self.estimate = state, estimate
+        if self.callback is not None:
+            self.callback(self.pipeline, step, self.times[step], {"latents": state, "estimate": estimate})
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def _text_encoder_of(backbone: Backbone) -> Path | str | None:
+    """The text encoder that lies beside the checkpoint, or else the one its config names."""
+    source = Path(str((backbone.source or {}).get("source", "")))
+    if (source / "text_encoder").is_dir():
+        return source
+    return getattr(backbone.config, "llm", None)
+
+
+def _output(images: torch.Tensor, kind: str) -> list[Image.Image] | np.ndarray | torch.Tensor:
+    """diffusers' conventions: "np" and "pt" are in [0, 1], channels last and first."""
+    if kind == "pil":
+        return to_pil(images)
+    unit = (images.float().clamp(-1, 1) + 1) / 2
+    return unit.permute(0, 2, 3, 1).cpu().numpy() if kind == "np" else unit

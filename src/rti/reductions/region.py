@@ -1,0 +1,69 @@
+"""The region token interface: order -> partition -> Read -> core -> Write."""
+
+from __future__ import annotations
+
+import torch
+
+from rti.backbones.base import Backbone, Tokens
+from rti.backbones.layers import patchify
+from rti.config import RegionConfig
+from rti.errors import InputError
+from rti.orders import order
+from rti.partition import fixed_regions, partition
+from rti.read import Read, average_phasors, membership
+from rti.reductions.base import Reduction, Span
+from rti.write import Write
+
+
+class RegionReduction(Reduction):
+    """Connected regions along a walk over the patches, one token each.
+
+    Identity: with fresh parameters and as many regions as patches, the core runs as if nothing were here.
+    """
+
+    def __init__(self, config: RegionConfig, backbone: Backbone):
+        super().__init__()
+        self.config = config
+        self.patch_size, self.image_size = backbone.patch_size, backbone.image_size
+        walk, position = order(config.order, *backbone.grid)
+        self.register_buffer("walk", walk, persistent=False)
+        self.register_buffer("position", position, persistent=False)
+        self.read = Read(backbone.hidden_size, backbone.patches)
+        self.write = Write(backbone.hidden_size)
+
+    def forward(self, tokens: Tokens, core: Span, budget: int, estimate: torch.Tensor | None = None) -> Tokens:
+        regions = self.regions(tokens, budget, estimate)
+        member = membership(regions, budget)
+        region_tokens = self.read(tokens.image, member)
+        after = core(tokens._replace(image=region_tokens, phasors=average_phasors(tokens.phasors, member)))
+        image = self.write(tokens.image, after.image - region_tokens, regions)
+        return after._replace(image=image, phasors=tokens.phasors)
+
+    def regions(self, tokens: Tokens, budget: int, estimate: torch.Tensor | None = None) -> torch.Tensor:
+        config = self.config
+        batch = len(tokens.image)
+        if self.uses_estimate:
+            if estimate is None:
+                ids = fixed_regions(1, len(self.walk), budget, self.walk.device)
+            else:
+                ids = partition(self._patches(estimate, batch), budget, config.cuts, config.size_prior)
+        else:
+            ids = partition(tokens.image.detach()[:, self.walk], budget, config.cuts, config.size_prior)
+        return ids[:, self.position].repeat(batch // len(ids), 1)
+
+    def _patches(self, estimate: torch.Tensor, batch: int) -> torch.Tensor:
+        """The estimate's patches along the walk. One estimate may serve several branches of a guided batch."""
+        if tuple(estimate.shape[2:]) != self.image_size or batch % max(len(estimate), 1) or not len(estimate):
+            raise InputError(
+                f"estimate of shape {tuple(estimate.shape)} for a batch of {batch}; "
+                f"allowed: (batch, channels, {self.image_size[0]}, {self.image_size[1]}), one per image or per branch"
+            )
+        return patchify(estimate.detach(), self.patch_size)[:, self.walk]
+
+    def core_tokens(self, budget: int) -> list[int]:
+        first, last = self.config.core
+        return [budget] * (last - first + 1)
+
+    @property
+    def uses_estimate(self) -> bool:
+        return self.config.cuts_from == "estimate" and self.config.cuts != "fixed"

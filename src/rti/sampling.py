@@ -1,0 +1,163 @@
+"""Sampling: solvers as plain functions, guidance, and the loop that hands each step's estimate to the next.
+
+The state, the velocity and the solver are float32 whatever the weights are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+
+from rti.backbones.base import Condition, FlowSettings
+from rti.budget import Schedule, resolve_schedule
+from rti.errors import InputError
+from rti.flow import time_grid, velocity
+
+Velocity = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # (x, t, step) -> dx/dt
+Callback = Callable[[int, torch.Tensor], None]  # called after each step with its number and the new state
+
+
+def euler(velocity: Velocity, x: torch.Tensor, times: torch.Tensor, callback: Callback | None = None) -> torch.Tensor:
+    """Euler's method from times[0] to times[-1]: one evaluation per step."""
+    for step, (t, t_next) in enumerate(pairwise(times)):
+        x = x + (t_next - t) * velocity(x, t, step)
+        if callback is not None:
+            callback(step, x)
+    return x
+
+
+def heun(velocity: Velocity, x: torch.Tensor, times: torch.Tensor, callback: Callback | None = None) -> torch.Tensor:
+    """Heun's method, two evaluations per step; the last step is Euler's, since the velocity at t = 1 is not defined."""
+    last = len(times) - 2
+    for step, (t, t_next) in enumerate(pairwise(times)):
+        slope = velocity(x, t, step)
+        if step < last:
+            slope = (slope + velocity(x + (t_next - t) * slope, t_next, step)) / 2
+        x = x + (t_next - t) * slope
+        if callback is not None:
+            callback(step, x)
+    return x
+
+
+SOLVERS = {"euler": euler, "heun": heun}
+
+
+class GuidedVelocity:
+    """The velocity of one sampling run, with classifier-free guidance; lives as long as the run.
+
+    It keeps the last clean estimate, which a reduction may cut from at the next evaluation. One estimate serves both
+    branches, so both see the same regions.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        condition: Condition,
+        flow: FlowSettings,
+        scale: float,
+        interval: tuple[float, float],
+        budgets: list[int] | None = None,
+    ):
+        self.model, self.flow, self.budgets = model, flow, budgets
+        self.scale, self.interval = scale, torch.tensor(interval, dtype=torch.float32)
+        self.condition = model.prepare(condition)
+        self.both = self.condition
+        if scale != 1.0:
+            self.both = Condition.cat([self.condition, model.unconditional(self.condition)])
+        self.estimate: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor, t: torch.Tensor, step: int) -> torch.Tensor:
+        options = {"budget": self.budgets[step] if self.budgets else None, "estimate": self.estimate}
+        t = t.to(x.device)
+        if self.guides(t):
+            conditional, unconditional = self.model(torch.cat([x, x]), t, self.both, **options).chunk(2)
+            clean = self.scale * conditional - (self.scale - 1) * unconditional  # linear, so the same on velocities
+        else:
+            clean = self.model(x, t, self.condition, **options)
+        self.estimate = clean
+        return velocity(clean, x, t, self.flow.time_floor)
+
+    def guides(self, t: torch.Tensor) -> bool:
+        """Whether guidance applies at time t: inside the open interval, or from the very start if it begins at 0."""
+        low, high = self.interval
+        t = t.to(low.device)
+        return self.scale != 1.0 and bool((t < high) & ((low == 0) | (t > low)))
+
+
+@torch.no_grad()
+def sample(
+    model: nn.Module,
+    noise: torch.Tensor,
+    condition: Condition,
+    steps: int | None = None,
+    guidance_scale: float | None = None,
+    guidance_interval: tuple[float, float] | None = None,
+    budget: Schedule = None,
+    solver: str | None = None,
+    start: int = 0,
+    callback: Callable[[int, torch.Tensor, torch.Tensor], None] | None = None,
+    progress: bool = False,
+) -> torch.Tensor:
+    """Sample images from noise of the family's scale: (B, C, H, W) -> (B, C, H, W) float32, not clamped.
+
+    `model` is a backbone, or an attached model, which takes a `budget`: a number, a share, or a function of the step.
+    What is not given is as the family's authors sample. `start` skips the first steps, for image-to-image; `noise` is
+    then the state at that step. `callback(step, state, estimate)` is called after each step and may raise to stop.
+    """
+    backbone = getattr(model, "backbone", model)
+    flow = backbone.flow
+    solver = solver or flow.sampler
+    if solver not in SOLVERS:
+        raise InputError(f"unknown solver {solver!r}; allowed: {', '.join(SOLVERS)}")
+    times = time_grid(flow.steps if steps is None else steps)
+    count = len(times) - 1
+    if not 0 <= start < count:
+        raise InputError(f"start {start} is outside the {count} steps")
+    budgets = None
+    if backbone is not model or budget is not None:
+        if backbone is model:
+            raise InputError("a backbone alone has no budget; attach a reduction first: rti.attach(backbone, config)")
+        budgets = resolve_schedule(budget, count, backbone.patches)[start:]
+    scale = flow.guidance_scale if guidance_scale is None else guidance_scale
+    interval = flow.guidance_interval if guidance_interval is None else guidance_interval
+    _check_guidance(scale, interval)
+    guided = GuidedVelocity(model, condition, flow, float(scale), interval, budgets)
+    with _bar(count - start, progress) as advance:
+
+        def after_step(step: int, x: torch.Tensor) -> None:
+            advance()
+            if callback is not None:
+                callback(start + step, x, guided.estimate)
+
+        return SOLVERS[solver](guided, noise.float(), times[start:], after_step)
+
+
+def _check_guidance(scale: Any, interval: Any) -> None:
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale):
+        raise InputError(f"guidance scale {scale!r} is not usable; allowed: a finite number, 1 for none")
+    if not isinstance(interval, (tuple, list)) or len(interval) != 2 or not 0 <= interval[0] < interval[1]:
+        raise InputError(f"guidance interval {interval!r} is not usable; allowed: (from, to) with 0 <= from < to")
+
+
+class _bar:
+    """A progress bar over the steps, or none."""
+
+    def __init__(self, total: int, show: bool):
+        self.total, self.show = total, show
+
+    def __enter__(self) -> Callable[[], object]:
+        if not self.show:
+            return lambda: None
+        from tqdm.auto import tqdm
+
+        self.bar = tqdm(total=self.total, desc="sampling", unit="step")
+        return self.bar.update
+
+    def __exit__(self, *exception: object) -> None:
+        if self.show:
+            self.bar.close()

@@ -1,0 +1,73 @@
+"""The scenes world: pictures with captions in GenEval's six tasks, and an exact judge of what a picture shows.
+
+words      what captions may say, and their ids
+world      scenes: objects, caption, requirements; what is held out from training
+layout     where the objects stand
+shapes     their outlines
+render     pictures, and training batches by (seed, index)
+components connected components of masks
+detect     which objects a picture shows
+judge      GenEval's decision rule
+intervals  bootstrap
+score      accuracy per task and overall, with intervals
+"""
+
+from rti.scenes.detect import Detection, detect
+from rti.scenes.judge import Verdict, judge, relative_positions
+from rti.scenes.render import Batch, batch, render
+from rti.scenes.score import Difference, SceneScore, paired_difference, score
+from rti.scenes.words import (
+    CAPTION_LENGTH,
+    COLOURS,
+    RELATIONS,
+    SHAPES,
+    TEXTURES,
+    VOCABULARY,
+    decode,
+    encode,
+    vocabulary_line,
+)
+from rti.scenes.world import (
+    HELD_OUT_PAIRS,
+    HELD_OUT_TRIPLES,
+    TASKS,
+    Requirement,
+    Scene,
+    Thing,
+    held_out_combinations,
+    prompts,
+    sample_scenes,
+)
+
+__all__ = [
+    "CAPTION_LENGTH",
+    "COLOURS",
+    "HELD_OUT_PAIRS",
+    "HELD_OUT_TRIPLES",
+    "RELATIONS",
+    "SHAPES",
+    "TASKS",
+    "TEXTURES",
+    "VOCABULARY",
+    "Batch",
+    "Detection",
+    "Difference",
+    "Requirement",
+    "Scene",
+    "SceneScore",
+    "Thing",
+    "Verdict",
+    "batch",
+    "decode",
+    "detect",
+    "encode",
+    "held_out_combinations",
+    "judge",
+    "paired_difference",
+    "prompts",
+    "relative_positions",
+    "render",
+    "sample_scenes",
+    "score",
+    "vocabulary_line",
+]

@@ -1,0 +1,49 @@
+"""The scenes world's own text encoder: one learned vector per word. Order and context are left to the backbone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from rti.errors import InputError
+from rti.scenes.words import VOCABULARY, encode
+
+KIND = "rti-words"  # what config.json says it is
+
+
+class WordEncoder(nn.Module):
+    """Captions in the world's vocabulary -> states (B, T, C) and mask (B, T)."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.embedding = nn.Embedding(len(VOCABULARY), width)
+
+    def forward(self, prompts: Sequence[str], length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        ids = torch.stack([torch.from_numpy(encode(prompt, length)) for prompt in prompts])
+        return self.embed(ids.to(self.embedding.weight.device))
+
+    def embed(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Word ids (B, T), 0 for no word -> states (B, T, C) and mask (B, T)."""
+        return self.embedding(ids), ids != 0
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({"embedding.weight": self.embedding.weight.detach().contiguous()}, folder / "model.safetensors")
+        config = {"kind": KIND, "width": self.embedding.embedding_dim, "words": list(VOCABULARY)}
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> WordEncoder:
+        folder = Path(folder)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if config.get("kind") != KIND or tuple(config.get("words", ())) != VOCABULARY:
+            raise InputError(f"{folder} was made for another vocabulary than this version of rti has")
+        encoder = cls(config["width"])
+        encoder.load_state_dict(load_file(folder / "model.safetensors"))
+        return encoder.eval().requires_grad_(False)

@@ -1,0 +1,78 @@
+"""GenEval's decision rule: does what was found in a picture satisfy the scene?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rti.scenes.detect import Detection
+from rti.scenes.words import PLURALS
+from rti.scenes.world import Requirement, Scene
+
+_NEAR = 0.1  # objects closer than this share of their sizes stand in no relation
+_CLEAR = 0.5  # least share of the distance that must point in the direction
+
+
+class Verdict(NamedTuple):
+    """Whether the picture is right, and if not, the first reason. Also usable as a condition."""
+
+    correct: bool
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.correct
+
+
+def relative_positions(first: Detection, second: Detection) -> frozenset[str]:
+    """Relations in which the first object stands to the second (GenEval's position formula): none, one or two."""
+    offset = np.subtract(first.centre, second.centre)
+    sizes = np.array([box[2:] for box in (first.box, second.box)]) - [box[:2] for box in (first.box, second.box)]
+    revised = np.maximum(np.abs(offset) - _NEAR * sizes.sum(axis=0), 0) * np.sign(offset)
+    if np.all(np.abs(revised) < 1e-3):
+        return frozenset()
+    x, y = revised / np.linalg.norm(offset)
+    directions = {"left of": x < -_CLEAR, "right of": x > _CLEAR, "above": y < -_CLEAR, "below": y > _CLEAR}
+    return frozenset(name for name, holds in directions.items() if holds)
+
+
+def judge(scene: Scene, detections: Sequence[Detection]) -> Verdict:
+    """Judge a picture by its detections.
+
+    Every `include` must hold: of the best `count` objects of the shape all exist, have the colour, and stand in the
+    position to every object of the target group; and no `exclude` shape is there `count` times or more.
+    """
+    ranked = sorted(detections, key=lambda detection: -detection.score)
+    groups: list[list[Detection]] = []
+    for requirement in scene.include:
+        group = [found for found in ranked if found.shape == requirement.shape][: requirement.count]
+        reason = _problem(requirement, group, groups)
+        if reason:
+            return Verdict(False, reason)
+        groups.append(group)
+    for requirement in scene.exclude:
+        number = sum(found.shape == requirement.shape for found in ranked)
+        if number >= requirement.count:
+            allowed = requirement.count - 1
+            return Verdict(False, f"expected at most {allowed} {PLURALS[requirement.shape]}, found {number}")
+    return Verdict(True, "")
+
+
+def _problem(requirement: Requirement, group: list[Detection], groups: list[list[Detection]]) -> str:
+    """Why the group does not satisfy the requirement, or an empty string."""
+    name, plural = requirement.shape, PLURALS[requirement.shape]
+    if len(group) < requirement.count:
+        return f"expected {requirement.count} {name if requirement.count == 1 else plural}, found {len(group)}"
+    wrong = [found.colour for found in group if requirement.colour not in (None, found.colour)]
+    if wrong:
+        return f"expected {requirement.colour} {name}, found {', '.join(wrong)}"
+    if requirement.position is not None:
+        relation, target = requirement.position
+        for found in group:
+            for other in groups[target]:
+                positions = relative_positions(found, other)
+                if relation not in positions:
+                    seen = " and ".join(sorted(positions)) or "in no clear relation to"
+                    return f"expected {name} {relation} {other.shape}, found it {seen} it"
+    return ""

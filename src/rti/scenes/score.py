@@ -1,0 +1,88 @@
+"""SceneEval: GenEval's protocol on the scenes world, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rti.errors import InputError
+from rti.scenes.detect import detect
+from rti.scenes.intervals import RESAMPLES, percentile_interval, resampled_means
+from rti.scenes.judge import judge
+from rti.scenes.world import TASKS, Scene
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class SceneScore:
+    """How many pictures show what their scene asks for. All shares are in [0, 1], intervals cover 95 %.
+
+    `correct` (n,) and `reasons` (why not) are per picture, `tasks` and `task_intervals` per task; `overall` is the
+    unweighted mean of the task means.
+    """
+
+    scenes: tuple[Scene, ...]
+    correct: np.ndarray
+    reasons: tuple[str, ...]
+    tasks: dict[str, float]
+    task_intervals: dict[str, Interval]
+    overall: float
+    interval: Interval
+
+    def as_dict(self) -> dict:
+        """Overall accuracy, tasks and intervals, ready for JSON."""
+        return {
+            "overall": self.overall,
+            "interval": list(self.interval),
+            "tasks": dict(self.tasks),
+            "task_intervals": {task: list(interval) for task, interval in self.task_intervals.items()},
+            "images": len(self.correct),
+        }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Accuracy of a run minus that of another on the same prompts, overall and per task, with 95 % intervals."""
+
+    overall: float
+    interval: Interval
+    tasks: dict[str, float]
+    task_intervals: dict[str, Interval]
+
+
+def score(scenes: Sequence[Scene], images: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> SceneScore:
+    """Judge one picture per scene. `images` (n, 3, size, size) in [-1, 1]."""
+    if len(scenes) != len(images) or not len(scenes):
+        raise InputError(f"need one picture per scene, got {len(scenes)} scenes and {len(images)} pictures")
+    verdicts = [judge(scene, found) for scene, found in zip(scenes, detect(images), strict=True)]
+    correct = np.array([verdict.correct for verdict in verdicts])
+    reasons = tuple(verdict.reason for verdict in verdicts)
+    return SceneScore(tuple(scenes), correct, reasons, *_summary(correct, scenes, resamples, seed))
+
+
+def paired_difference(first: SceneScore, second: SceneScore, resamples: int = RESAMPLES, seed: int = 0) -> Difference:
+    """First minus second, resampled by prompt: what both runs find hard or easy cancels out."""
+    if first.scenes != second.scenes:
+        raise InputError(
+            f"a paired difference needs the same prompts in the same order, got {len(first.scenes)} and "
+            f"{len(second.scenes)} that differ"
+        )
+    change = first.correct.astype(np.float64) - second.correct
+    tasks, task_intervals, overall, interval = _summary(change, first.scenes, resamples, seed)
+    return Difference(overall, interval, tasks, task_intervals)
+
+
+def _summary(
+    values: np.ndarray, scenes: Sequence[Scene], resamples: int, seed: int
+) -> tuple[dict[str, float], dict[str, Interval], float, Interval]:
+    """Task means, their intervals, the mean of the task means, its interval (bootstrap stratified by task)."""
+    labels = [scene.task for scene in scenes]
+    present = [task for task in TASKS if task in labels]
+    means = {task: float(values[[label == task for label in labels]].mean()) for task in present}
+    samples = resampled_means(values, labels, resamples, seed)
+    intervals = {task: percentile_interval(samples[task]) for task in present}
+    overall = percentile_interval(np.mean([samples[task] for task in present], axis=0))
+    return means, intervals, float(np.mean(list(means.values()))), overall

@@ -1,0 +1,54 @@
+"""Prompts to text states, by a frozen T5 encoder from transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from rti.errors import InputError
+
+
+class TextEncoder(Protocol):
+    """What a pipeline needs of a text encoder. `length` is the padded length."""
+
+    def __call__(self, prompts: Sequence[str], length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Prompts -> states (B, length, C) and mask (B, length)."""
+        ...
+
+
+class T5TextEncoder:
+    """The encoder half of a (FLAN-)T5, as MiniT2I uses it: padded to a fixed length, longer prompts truncated."""
+
+    def __init__(self, tokenizer, encoder):
+        self.tokenizer, self.encoder = tokenizer, encoder
+
+    @classmethod
+    def from_pretrained(
+        cls, source: str | Path, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
+    ) -> T5TextEncoder:
+        """From the hub, or from a folder: a T5, or a pipeline's with `text_encoder` and `tokenizer` in it."""
+        from transformers import AutoTokenizer, T5EncoderModel
+
+        folder = Path(source)
+        encoder, tokenizer = (folder / "text_encoder", folder / "tokenizer") if folder.is_dir() else (source, source)
+        if folder.is_dir() and not encoder.is_dir():
+            encoder = tokenizer = folder
+        try:
+            return cls(
+                AutoTokenizer.from_pretrained(tokenizer),
+                T5EncoderModel.from_pretrained(encoder, dtype=dtype, use_safetensors=True).to(device).eval(),
+            )
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise InputError(f"cannot load the text encoder {source}: {reason}") from None
+
+    @torch.no_grad()
+    def __call__(self, prompts: Sequence[str], length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens = self.tokenizer(
+            list(prompts), padding="max_length", truncation=True, max_length=length, return_tensors="pt"
+        ).to(self.encoder.device)
+        states = self.encoder(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask).last_hidden_state
+        return states, tokens.attention_mask.bool()

@@ -1,0 +1,1 @@
+"""Training: the flow-matching loss, optimisers, and runs that survive being stopped."""

@@ -1,0 +1,222 @@
+"""The command line: what it prints, what it refuses, and that it writes nothing where it refuses."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rti.cli import main
+
+DATA = Path(__file__).parent / "data"
+BUDGETS = (64, 96, 128, 192, 256, 344, 384, 512, 536, 728, 912)
+PERCENT = (48.8, 50.3, 51.8, 54.7, 57.8, 62.1, 64.1, 70.7, 72.0, 82.5, 93.2)
+PAPER_FLOPS = dict(zip(BUDGETS, PERCENT, strict=True))
+
+
+def run(capsys, *arguments: object) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of `rti ARGUMENTS`."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return stop.value.code, captured.out, captured.err
+
+
+def run_json(capsys, *arguments: object) -> dict:
+    code, out, err = run(capsys, *arguments, "--json")
+    assert code == 0, err
+    return json.loads(out.strip().splitlines()[-1])
+
+
+@pytest.fixture
+def photograph(tmp_path) -> Path:
+    """A flat picture with one detailed corner."""
+    pixels = np.full((96, 160, 3), 120, dtype=np.uint8)
+    pixels[:48, :48] = np.random.default_rng(0).integers(0, 255, (48, 48, 3))
+    path = tmp_path / "photograph.png"
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("model", "millions", "percent"), [("minit2i-b16", 16.3, 5.9), ("minit2i-l16", 36.0, 3.8), ("jit-b16", 6.0, 4.4)]
+)
+def test_info_gives_the_trainable_counts_of_the_paper(capsys, model, millions, percent):
+    values = run_json(capsys, "info", model)
+    assert round(values["trainable"] / 1e6, 1) == millions
+    assert round(100 * values["trainable_share"], 1) == percent
+
+
+def test_info_says_which_blocks_run_on_how_many_tokens(capsys):
+    values = run_json(capsys, "info", "minit2i-b16", "--budget", "256")
+    assert values["parameters"] == 258_122_880
+    assert values["tokens_per_block"] == [1024] * 3 + [256] * 11 + [1024] * 3
+    code, out, _ = run(capsys, "info", "minit2i-b16", "--budget", "256")
+    assert code == 0
+    assert "16.3 M (5.9 % of all)" in out
+    assert "3 to 13" in out
+
+
+def test_info_reads_a_checkpoint_and_an_adapter(capsys, tmp_path):
+    import rti
+
+    values = run_json(capsys, "info", DATA / "jit-tiny")
+    assert values["family"] == "jit"
+    model = rti.attach(rti.load_backbone(DATA / "jit-tiny"), rti.RegionConfig(core=(2, 3), cuts="fixed"))
+    model.save_pretrained(tmp_path / "adapter")
+    adapted = run_json(capsys, "info", tmp_path / "adapter")
+    assert adapted["core"] == [2, 3]
+    assert adapted["reduction"]["cuts"] == "fixed"
+    assert adapted["parameters"] == values["parameters"]
+    assert adapted["trainable"] == sum(p.numel() for p in model.trainable_parameters().values())
+
+
+def test_flops_gives_all_eleven_figures_of_the_paper(capsys):
+    budgets = ",".join(map(str, PAPER_FLOPS))
+    rows = run_json(capsys, "flops", "minit2i-b16", "--budgets", budgets)["rows"]
+    assert {row["budget"]: row["percent_of_dense"] for row in rows} == PAPER_FLOPS
+
+
+def test_flops_counts_image_tokens_as_the_paper_does_for_jit(capsys):
+    rows = run_json(capsys, "flops", "jit-b16", "--budgets", "64,130,193")["rows"]
+    assert [int(row["percent_of_image_tokens"] + 0.4) for row in rows] == [62, 75, 88]
+
+
+def test_a_longer_core_costs_what_the_paper_says(capsys):
+    def image_tokens(core: str) -> float:
+        return run_json(capsys, "flops", "minit2i-b16", "--budgets", "256", "--core", core)["rows"][0][
+            "percent_of_image_tokens"
+        ]
+
+    assert image_tokens("1,15") / image_tokens("3,13") == pytest.approx(0.66, abs=0.005)
+
+
+def test_regions_draws_any_photograph(capsys, tmp_path, photograph):
+    output = tmp_path / "new" / "regions.png"
+    values = run_json(capsys, "regions", photograph, "--budget", 30, "--size", 160, "--patch", 8, "-o", output)
+    assert values["grid"] == [12, 20]
+    assert values["retained"] > values["retained_by_even_cuts"]
+    assert values["largest_region"] > 8
+    with Image.open(output) as picture:
+        assert picture.width > 2 * 512
+
+
+def test_regions_of_one_patch_each_keep_everything(capsys, tmp_path, photograph):
+    output = tmp_path / "regions.png"
+    values = run_json(capsys, "regions", photograph, "--budget", 1.0, "--size", 160, "--patch", 8, "-o", output)
+    assert (values["retained"], values["largest_region"], values["single_patches"]) == (1.0, 1, 240)
+
+
+def test_sample_puts_budgets_and_labels_side_by_side(capsys, tmp_path):
+    output = tmp_path / "sample.png"
+    arguments = ("sample", "--model", DATA / "jit-tiny", "--labels", "1,2", "--steps", 2, "--untrained")
+    values = run_json(capsys, *arguments, "--budget", "16,dense,0.5", "--regions", "-o", output)
+    assert [row["budget"] for row in values["rows"]] == [16, "dense", 32]
+    assert values["subjects"] == ["1", "2"]
+    with Image.open(output) as picture:
+        assert picture.width > 2 * 512
+        assert picture.height > 3 * 512
+
+
+def test_sample_uses_a_saved_adapter(capsys, tmp_path):
+    import rti
+    from tiny import randomise_trainable
+
+    model = rti.attach(rti.load_backbone(DATA / "jit-tiny"), rti.RegionConfig(core=(2, 3)))
+    randomise_trainable(model).save_pretrained(tmp_path / "adapter")
+    arguments = ("--labels", "3", "--steps", "2", "--budget", "16,dense")
+    by_folder, by_option = tmp_path / "one.png", tmp_path / "two.png"
+    run_json(capsys, "sample", "--model", tmp_path / "adapter", *arguments, "-o", by_folder)
+    run_json(
+        capsys, "sample", "--model", DATA / "jit-tiny", "--adapter", tmp_path / "adapter", *arguments, "-o", by_option
+    )
+    assert by_folder.read_bytes() == by_option.read_bytes()
+
+
+JIT = ("--model", DATA / "jit-tiny", "--steps", "1")
+BAD_INPUT = {
+    "an unknown command": (("draw",), "draw"),
+    "an unknown option": (("info", "jit-b16", "--bogus"), "--bogus"),
+    "an unknown model": (("info", "sdxl"), "sdxl"),
+    "a family without a size": (("info", "minit2i"), "minit2i"),
+    "a budget of zero": (("flops", "jit-b16", "--budgets", "0"), "budget 0"),
+    "a negative budget": (("flops", "jit-b16", "--budgets", "-4"), "-4"),
+    "a budget above N": (("flops", "jit-b16", "--budgets", "257"), "257"),
+    "a share above one": (("flops", "jit-b16", "--budgets", "1.5"), "1.5"),
+    "a budget that is no number": (("flops", "jit-b16", "--budgets", "nan"), "nan"),
+    "words as budget": (("flops", "jit-b16", "--budgets", "many"), "many"),
+    "an empty core": (("info", "jit-b16", "--core", "9,4"), "(9, 4)"),
+    "a core outside the trunk": (("info", "jit-b16", "--core", "4,12"), "(4, 12)"),
+    "half a core": (("info", "jit-b16", "--core", "4"), "4"),
+    "no model": (("sample", "a prompt"), "--model"),
+    "nothing to draw": (("sample", *JIT), "prompts"),
+    "a label out of range": (("sample", *JIT, "--labels", "11"), "label 11"),
+    "labels that are no numbers": (("sample", *JIT, "--labels", "cat"), "cat"),
+    "a prompt for a class-conditional model": (("sample", *JIT, "a cat"), "label"),
+    "no steps": (("sample", "--model", DATA / "jit-tiny", "--labels", "1", "--steps", "0"), "steps"),
+    "a budget without an adapter": (("sample", *JIT, "--labels", "1", "--budget", "8"), "--adapter"),
+    "an unknown dtype": (("sample", *JIT, "--labels", "1", "--dtype", "int8"), "int8"),
+    "a device that is not there": (("sample", *JIT, "--labels", "1", "--device", "quantum"), "quantum"),
+    "an unknown rule": (("sample", *JIT, "--labels", "1", "--untrained", "--cuts", "random"), "random"),
+    "an adapter that is none": (("sample", *JIT, "--labels", "1", "--adapter", DATA), "rti_config.json"),
+    "a file that is no picture": (("regions", DATA / "jit-tiny" / "config.json"), "config.json"),
+    "a picture that is not there": (("regions", "nowhere.png"), "nowhere.png"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "named"), BAD_INPUT.values(), ids=BAD_INPUT)
+def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(capsys, tmp_path, monkeypatch, arguments, named):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("rti: error: ")
+    assert err.count("\n") == 1
+    assert named in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("output", ["folder/in/the/way.png", "picture.xyz"])
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(capsys, tmp_path, monkeypatch, photograph, output):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").write_text("a file")
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr("rti.photograph.cut_photograph", lambda *_: pytest.fail("it worked before it looked"))
+    code, _, err = run(capsys, "regions", photograph, "-o", output)
+    assert (code, err.count("\n")) == (2, 1)
+    assert output in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_help_answers_without_importing_torch():
+    """Importing torch takes more than a second; the command itself must not."""
+    script = "import sys; from rti.cli import main\ntry: main(['--help'])\nfinally: print('torch' in sys.modules)"
+    started = time.perf_counter()
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "regions" in result.stdout
+    assert result.stdout.splitlines()[-1] == "False"
+    assert time.perf_counter() - started < 10  # a second on an idle machine; generous on a busy one
+
+
+def test_every_command_teaches_its_options(capsys):
+    for command in ("sample", "regions", "info", "flops"):
+        code, out, _ = run(capsys, command, "--help")
+        assert code == 0
+        assert "--json" in out
+
+
+def test_the_readme_names_only_commands_and_names_that_exist(capsys):
+    import re
+
+    import rti
+
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    _, help_text, _ = run(capsys, "--help")
+    for command in set(re.findall(r"`rti (\w+)", readme)):
+        assert command in help_text
+    for name in set(re.findall(r"\brti\.([A-Za-z_]\w*)", readme)):
+        assert hasattr(rti, name), name

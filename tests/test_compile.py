@@ -1,0 +1,69 @@
+"""torch.compile: one graph for all budgets, and the answers of the model that is not compiled.
+
+The models are the smallest there can be, since compiling takes many seconds; where only compilations are counted, the
+graph is run as it was traced ("eager").
+"""
+
+import logging
+import shutil
+import time
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import rti
+from tiny import make_backbone, make_inputs, randomise_trainable
+
+FEW_BLOCKS = {"minit2i": dict(depth_double=2, txt_preamble_depth=1), "jit": dict(depth=2, in_context_start=1)}
+ONE_BLOCK = {"minit2i": dict(depth_double=1, txt_preamble_depth=0), "jit": dict(depth=1, in_context_start=0)}
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled_before():
+    torch._dynamo.reset()
+    logging.getLogger("torch.__trace").setLevel(logging.ERROR)  # pytest would keep thousands of lines of it
+
+
+def small_model(family: str, sizes: dict, **options) -> rti.ElasticModel:
+    config = rti.RegionConfig(core=(0, 0), lora_rank=2, lora_alpha=2, **options)
+    return randomise_trainable(rti.attach(make_backbone(family, **sizes[family]), config)).eval()
+
+
+@torch.no_grad()
+def assert_compiles(model, budgets, recompilations, backend="eager", **options):
+    """Run at each budget, compare with the plain model, and count compilations."""
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
+    inputs = make_inputs(model.backbone)
+    for budget in budgets:
+        expected = model(*inputs, budget=budget, **options)
+        torch.testing.assert_close(compiled(*inputs, budget=budget, **options), expected, atol=1e-4, rtol=0)
+    assert counter.frame_count <= 1 + recompilations
+    return compiled, inputs
+
+
+def test_gaps_compile_once_for_many_budgets_and_a_share_is_refused_at_once():
+    model = small_model("minit2i", FEW_BLOCKS).merge()  # as a pipeline runs it
+    compiled, inputs = assert_compiles(model, (16, 7, 33, 24, 63), recompilations=0)
+    start = time.perf_counter()
+    with pytest.raises(Exception, match="give the budget as a whole number"), torch.no_grad():
+        compiled(*inputs, budget=0.5)
+    assert time.perf_counter() - start < 2  # compiling takes longer
+
+
+def test_gaps_recompile_at_most_twice_for_the_smallest_and_the_largest_budgets():
+    """0 and 1 are special to the compiler wherever they are the size of something, and so is the number of patches."""
+    assert_compiles(small_model("jit", FEW_BLOCKS), (33, 1, 2, 3, 64), recompilations=2)
+
+
+def test_merge_from_an_estimate_compiles_around_its_tree():
+    model = small_model("jit", ONE_BLOCK, cuts="merge", cuts_from="estimate")
+    estimate = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert_compiles(model, (16, 7, 33, 2, 64), recompilations=2, estimate=estimate)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for the CPU with g++")
+def test_the_compiled_code_gives_the_same_images():
+    """frame_count is not the number of compilations here: inductor's first one may trace twice."""
+    assert_compiles(small_model("jit", ONE_BLOCK), (16, 7, 33, 24, 63), recompilations=1, backend="inductor")
