@@ -43,7 +43,7 @@ LFS_POINTER = (
 
 def assert_loaded(backbone: rti.Backbone, family: str, seed: int = 0, **changes) -> None:
     """The backbone is the tiny one of this family and seed."""
-    assert type(backbone) is FAMILIES[family][0]
+    assert type(backbone) is FAMILIES[family]
     assert not backbone.training
     assert_same_state(backbone, snapshot(make_backbone(family, seed, **changes)))
 
@@ -195,7 +195,7 @@ def test_a_file_without_config_tells_its_classes_image_size_and_noise(tmp_path, 
 def test_a_real_size_is_recognised_by_its_shapes(tmp_path, name):
     """The weights are one number each, repeated without memory, so that a file of a gigabyte is small."""
     preset = PRESETS[name]
-    shapes = shapes_of(preset.family, asdict(FAMILIES[preset.family][1]()) | preset.sizes)
+    shapes = shapes_of(preset.family, asdict(FAMILIES[preset.family].config_type()) | preset.sizes)
     state = {key: torch.ones(1).expand(shape) for key, shape in shapes.items()}
     torch.save({"model_ema1": state}, tmp_path / "checkpoint-last.pth")
     backbone = rti.load_backbone(tmp_path)

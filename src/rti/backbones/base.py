@@ -69,6 +69,9 @@ class Backbone(nn.Module):
     """A pixel-space transformer that predicts the clean image, split where a token reduction needs it split."""
 
     family: str
+    config_type: type  # a frozen dataclass whose fields are those of the release's config
+    config_marker: str  # a field that only this family's configs have
+    weight_marker: str  # a key that only this family's checkpoints have
     condition_type: type[Condition]
     conditioned_on: str  # "text" or "labels"
     lora_targets: tuple[str, ...]  # linear layers that get LoRA: those that give the paper's trainable counts
@@ -109,7 +112,12 @@ class Backbone(nn.Module):
         """Tokens after the last block -> clean image (B, 3, H, W), float32."""
         raise NotImplementedError
 
-    # And what a cost model needs to know.
+    # And what a loader and a cost model need to know.
+
+    @classmethod
+    def known_sizes(cls, state: dict[str, torch.Tensor], settings: dict[str, Any]) -> dict[str, Any]:
+        """Fields of the config that a checkpoint without a config file tells by its weights or stored settings."""
+        return {}
 
     def block_flops(self, block: int, image_tokens: float) -> float:
         """Multiply-adds times two of one block's linear layers and attention, for one picture."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -137,6 +138,9 @@ class LabelEmbed(nn.Module):
 
 class JiT(Backbone):
     family = "jit"
+    config_type = JiTConfig
+    config_marker = "bottleneck_dim"
+    weight_marker = "y_embedder.embedding_table.weight"
     condition_type = LabelCondition
     conditioned_on = "labels"
     lora_targets = (
@@ -171,6 +175,13 @@ class JiT(Backbone):
         self.patch_phasors = FloatTable(layers.phasors(layers.grid_angles(self.grid, config.head_dim)))
         origin = torch.zeros(1, config.in_context_len, config.head_dim // 2, device="cpu")
         self.in_context_phasors = FloatTable(layers.phasors(origin))
+
+    @classmethod
+    def known_sizes(cls, state: dict[str, torch.Tensor], settings: dict[str, Any]) -> dict[str, Any]:
+        """The number of classes, and what the release's `args` say."""
+        names = {"img_size": "input_size", "noise_scale": "noise_scale", "t_eps": "t_eps"}
+        known = {ours: settings[theirs] for theirs, ours in names.items() if theirs in settings}
+        return known | {"num_classes": len(state[cls.weight_marker]) - 1}
 
     def condition(self, labels: torch.Tensor) -> LabelCondition:
         """Class labels (B,), from 0 to num_classes - 1, or num_classes for no class."""

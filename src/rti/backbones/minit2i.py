@@ -151,6 +151,9 @@ class Head(nn.Module):
 
 class MiniT2I(Backbone):
     family = "minit2i"
+    config_type = MiniT2IConfig
+    config_marker = "depth_double"
+    weight_marker = "double_blocks.0.img_qkv.weight"
     condition_type = TextCondition
     conditioned_on = "text"
     lora_targets = (

@@ -1,0 +1,205 @@
+"""Finding and loading a backbone: by preset, from a file or folder in the release's layout, or from the hub."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rti.backbones.base import Backbone
+from rti.backbones.checkpoint import PICKLES, SAFETENSORS, State, fill, mismatches, read_json, read_state
+from rti.backbones.jit import JiT
+from rti.backbones.minit2i import MiniT2I
+from rti.errors import InputError, UnsupportedModelError
+from rti.presets import PRESETS, Preset, find_preset, get_preset, sizes_of
+
+FAMILIES: dict[str, type[Backbone]] = {family.family: family for family in (MiniT2I, JiT)}
+
+
+def load_backbone(
+    source: str | Path,
+    size: str | None = None,
+    init: str | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+) -> Backbone:
+    """Load a released model.
+
+    `source` is a preset such as "minit2i-b16", a repository on the hub, or a local file or folder in the release's
+    layout. `size` ("b16", "large", ...) chooses where there are several, or tells the size of a file that does not say.
+    With init="random" the preset is built with random weights from `seed` instead, for benchmarks.
+    """
+    if init not in (None, "random"):
+        raise InputError(f"init {init!r} is unknown; allowed: 'random', or none to load weights")
+    _check_device(device)
+    if init == "random":
+        preset = get_preset(str(source), size)
+        backbone = build(preset.family, preset.sizes)
+        randomise(backbone, seed, dtype)
+        backbone.source = {"source": preset.name, "init": init, "seed": seed}
+    else:
+        path, remembered = _locate(source, size)
+        backbone = _load_path(path, size, dtype)
+        backbone.source = remembered
+    return backbone.to(device).eval()
+
+
+def _check_device(device: str | torch.device) -> None:
+    """Refuse a device that is not there, before anything is read."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"device {str(device)!r} is not usable here: {str(error).splitlines()[0]}") from None
+
+
+def build(family: str, sizes: dict[str, Any]) -> Backbone:
+    """A backbone of the given sizes without weights, on the meta device."""
+    module = FAMILIES[family]
+    known = {field.name for field in fields(module.config_type)}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in sizes.items() if key in known}
+    with torch.device("meta"):
+        return module(module.config_type(**values))
+
+
+def randomise(backbone: Backbone, seed: int, dtype: torch.dtype) -> None:
+    """Plausible random weights: none is zero, and activations keep their scale."""
+    generator = torch.Generator().manual_seed(seed)
+    backbone.to(dtype).to_empty(device="cpu")
+    with torch.no_grad():
+        for name, parameter in backbone.named_parameters():
+            if "norm" in name:
+                parameter.uniform_(0.8, 1.2, generator=generator)
+            else:
+                fan_in = parameter[0].numel() if parameter.ndim > 1 else 2500
+                parameter.uniform_(-1.0, 1.0, generator=generator).mul_((3.0 / fan_in) ** 0.5)
+
+
+def _locate(source: str | Path, size: str | None) -> tuple[Path, dict[str, Any]]:
+    """A local path for `source`, and what to remember so that an adapter finds its backbone again."""
+    path = Path(source).expanduser()
+    if path.exists():
+        return path, {"source": str(path.resolve())} | ({"size": size} if size else {})
+    text = str(source)
+    if text.lower() in FAMILIES or find_preset(text) is not None:
+        preset = get_preset(text, size)
+        if preset.hub is None:
+            raise InputError(
+                f"{preset.name} has no hub repository; give the path of its checkpoint-last.pth and "
+                f"size={preset.name.removeprefix(preset.family + '-')!r}, or init='random'"
+            )
+        return _download(*preset.hub), {"source": preset.name}
+    if text.count("/") == 1 and not text.startswith((".", "/", "~")) and path.suffix not in SAFETENSORS + PICKLES:
+        remembered = {"source": text} | ({"size": size} if size else {})
+        family = next((preset.family for preset in PRESETS.values() if preset.hub and preset.hub[0] == text), None)
+        if family is not None and size is None:
+            raise InputError(f"{text} holds several sizes; give one as size=: {', '.join(sizes_of(family))}")
+        if family is not None:
+            return _download(*get_preset(family, size).hub), remembered
+        return _download(text, None), remembered
+    raise InputError(f"{text!r} is no file, folder or preset; presets: {', '.join(PRESETS)}")
+
+
+def _download(repository: str, folder: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    kinds = ("*.json", "*.safetensors", "*.pth")
+    patterns = [f"{folder}/**/{kind}" if folder else kind for kind in kinds]
+    try:
+        root = Path(snapshot_download(repository, allow_patterns=patterns))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(f"cannot fetch {repository} from the hub: {reason}") from None
+    if folder is not None and not (root / folder).is_dir():
+        raise InputError(f"{repository} on the hub has no folder {folder}")
+    return root / folder if folder else root
+
+
+def _load_path(path: Path, size: str | None, dtype: torch.dtype) -> Backbone:
+    if path.is_dir():
+        folder = _folder(path, size)
+        weights, config = _weights(folder), folder / "config.json"
+    else:
+        weights, config = path, path.parent / "config.json"
+    sizes = read_json(config) if config.is_file() else None
+    described = None if sizes is None else _family_of_config(sizes)
+    if sizes is not None and described is None:
+        raise UnsupportedModelError(f"{config} describes none of the supported models ({', '.join(FAMILIES)})")
+    state, settings = read_state(weights)
+    family = next((name for name, module in FAMILIES.items() if module.weight_marker in state), None)
+    if family is None:
+        raise UnsupportedModelError(f"{weights} holds none of the supported models ({', '.join(FAMILIES)})")
+    if sizes is None:
+        sizes = _sizes(family, state, settings, size, weights)
+    elif described != family:
+        raise InputError(f"{config} describes {described}, but {weights.name} holds {family}")
+    try:
+        backbone = build(family, sizes)
+    except TypeError as error:
+        raise InputError(f"{config} is not usable: {error}") from None
+    fill(backbone, state, dtype, str(weights))
+    if size is not None:
+        _check_size(backbone, get_preset(family, size), str(weights))
+    return backbone
+
+
+def _check_size(backbone: Backbone, preset: Preset, origin: str) -> None:
+    """Refuse a checkpoint of another size than the user asked for."""
+    wanted = build(preset.family, preset.sizes)
+    for name in ("hidden_size", "depth", "patch_size"):
+        have, want = getattr(backbone, name), getattr(wanted, name)
+        if have != want:
+            raise InputError(f"{origin} is not {preset.name}: its {name.replace('_', ' ')} is {have}, not {want}")
+
+
+def _folder(path: Path, size: str | None) -> Path:
+    """The folder with the weights: the given one, its `transformer`, or the one of the wanted size."""
+    for folder in (path / "transformer", path):
+        if (folder / "config.json").is_file() or (folder / "checkpoint-last.pth").is_file():
+            return folder
+    presets = ((find_preset(entry.name), entry) for entry in sorted(path.iterdir()) if entry.is_dir())
+    found = [(preset, entry) for preset, entry in presets if preset is not None]
+    names = ", ".join(preset.name for preset, _ in found)
+    if size is not None and found:
+        found = [(preset, entry) for preset, entry in found if preset == find_preset(preset.family, size)]
+        if not found:
+            raise InputError(f"{path} holds no size {size!r}; it holds {names}")
+    if len(found) > 1:
+        raise InputError(f"{path} holds several sizes ({names}); give one as size=")
+    if found:
+        return _folder(found[0][1], None)
+    raise InputError(
+        f"{path} holds no checkpoint; expected transformer/config.json, config.json or checkpoint-last.pth"
+    )
+
+
+def _weights(folder: Path) -> Path:
+    names = ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors.index.json")
+    names += ("model.safetensors", "model.safetensors.index.json", "checkpoint-last.pth")
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise InputError(f"{folder} holds no weights; expected one of {', '.join(names)}")
+
+
+def _family_of_config(values: dict[str, Any]) -> str | None:
+    return next((name for name, module in FAMILIES.items() if module.config_marker in values), None)
+
+
+def _sizes(family: str, state: State, settings: dict, size: str | None, weights: Path) -> dict[str, Any]:
+    """The sizes of a file that comes without a config: by the name the user gives, the file's, or the shapes."""
+    known = FAMILIES[family].known_sizes(state, settings)
+    name = size or settings.get("model")
+    preset = find_preset(family, name) if name else None
+    if preset is not None or size is not None:
+        return (preset or get_preset(family, size)).sizes | known
+    fitting: list[Preset] = []
+    for candidate in PRESETS.values():
+        if candidate.family == family and not mismatches(build(family, candidate.sizes | known).state_dict(), state):
+            fitting.append(candidate)
+    if len(fitting) != 1:
+        raise InputError(f"{weights} does not say its size and has no config.json beside it; give size=")
+    return fitting[0].sizes | known
