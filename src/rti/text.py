@@ -39,7 +39,7 @@ class T5TextEncoder:
         try:
             return cls(
                 AutoTokenizer.from_pretrained(tokenizer),
-                T5EncoderModel.from_pretrained(encoder, dtype=dtype, use_safetensors=True).to(device).eval(),
+                T5EncoderModel.from_pretrained(encoder, use_safetensors=True).to(device, dtype).eval(),
             )
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
