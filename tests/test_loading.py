@@ -212,10 +212,18 @@ def test_a_safetensors_file_without_config_is_recognised_by_its_shapes(tmp_path,
 def test_a_checkpoint_of_another_size_than_the_one_asked_for_is_refused(tmp_path, small_presets):
     save_jit(tmp_path, **preset_sizes("jit-l16"))
     assert_loaded(rti.load_backbone(tmp_path, size="l16"), "jit", **preset_sizes("jit-l16"))
-    with refused(tmp_path, "jit-b16", "hidden size"):
+    with refused(tmp_path, "jit-l16", "jit-b16"):
         rti.load_backbone(tmp_path, size="b16")
     with refused("'xxl'", "b16"):
         rti.load_backbone(tmp_path, size="xxl")
+
+
+def test_a_size_of_the_users_own_may_stand_under_a_released_name(tmp_path):
+    """A small model in the release's layout, as one trains for a test."""
+    save_minit2i(tmp_path / "minit2i-b-16" / "transformer", seed=1)
+    save_minit2i(tmp_path / "minit2i-l-16" / "transformer", seed=2)
+    for size, seed in (("b16", 1), ("base", 1), ("large", 2)):
+        assert_loaded(rti.load_backbone(tmp_path, size=size), "minit2i", seed)
 
 
 def test_a_device_that_is_not_there_is_refused(tmp_path):
@@ -424,6 +432,10 @@ def test_many_wrong_keys_are_counted(tmp_path):
         ("jit", dict(num_heads=5), ("5 heads",)),
         ("jit", dict(in_context_start=-1), ("in_context_start -1",)),
         ("jit", dict(hidden_size="wide"), ("config.json",)),
+        ("jit", dict(num_heads=0), ()),
+        ("jit", dict(bottleneck_dim=-4), ()),
+        ("jit", dict(input_size=[32, 32, 3]), ()),
+        ("minit2i", dict(prompt_length="long"), ()),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(tmp_path, family, changes, fragments):

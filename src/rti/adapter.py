@@ -25,6 +25,7 @@ from rti.backbones.base import Backbone
 from rti.backbones.checkpoint import read_json, read_state, require_match
 from rti.core import ElasticModel, attach
 from rti.errors import InputError
+from rti.hub import fetch, is_repository_name
 from rti.lora import ADAPTER
 from rti.reductions import config_from_dict
 
@@ -125,18 +126,14 @@ def adapter_folder(source: str | Path) -> Path | None:
     path = Path(source).expanduser()
     if path.is_dir():
         return path if (path / CONFIG).is_file() else None
-    text = str(source)
-    if path.exists() or text.count("/") != 1 or text.startswith((".", "/", "~")):
+    if path.exists() or not is_repository_name(str(source)):
         return None
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
     try:
         # The one small file first: a repository of another kind may be large.
-        if not (Path(snapshot_download(text, allow_patterns=[CONFIG])) / CONFIG).is_file():
+        if not (fetch(str(source), [CONFIG]) / CONFIG).is_file():
             return None
-        return Path(snapshot_download(text, allow_patterns=[CONFIG, INTERFACE, LORA, "adapter_config.json"]))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError):
+        return fetch(str(source), [CONFIG, INTERFACE, LORA, "adapter_config.json"])
+    except InputError:
         return None
 
 

@@ -157,7 +157,7 @@ class ElasticModel(nn.Module):
         lora.remove(backbone)
         for name, parameter in backbone.named_parameters():
             parameter.requires_grad_(self._trainable_before.get(name, parameter.requires_grad))
-        backbone.attached = False
+        del backbone.attached
         self.backbone = None
         return backbone
 

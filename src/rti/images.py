@@ -63,15 +63,21 @@ def to_tensor(picture: Image.Image) -> torch.Tensor:
     return (pixels.permute(2, 0, 1)[None].float() / 127.5) - 1
 
 
+def enlarge(picture: Image.Image, side: int) -> Image.Image:
+    """A small picture with each pixel repeated until its longer side is at least `side`."""
+    scale = max(1, -(-side // max(picture.size)))
+    return picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
+
+
 def draw_regions(picture: Image.Image, regions: torch.Tensor, grid: tuple[int, int]) -> Image.Image:
     """Draw the boundaries between regions; (N,) region of each patch, row by row. Small pictures are enlarged first.
 
     White on a black edge, so that the lines show on any picture.
     """
     rows, columns = grid
-    scale = max(1, -(-512 // max(picture.size)))
-    height, width = picture.height * scale // rows, picture.width * scale // columns
-    canvas = picture.resize((width * columns, height * rows), Image.Resampling.NEAREST if scale > 1 else None)
+    canvas = enlarge(picture, 512)
+    height, width = canvas.height // rows, canvas.width // columns
+    canvas = canvas.resize((width * columns, height * rows))
     draw = ImageDraw.Draw(canvas)
     ids = regions.view(rows, columns).cpu().numpy()
     lines = [

@@ -21,7 +21,7 @@ from rti.errors import InputError
 from rti.flow import draw_noise, interpolate, time_grid
 from rti.images import fit, to_pil, to_tensor
 from rti.sampling import sample
-from rti.text import T5TextEncoder, TextEncoder
+from rti.text import TextEncoder, load_text_encoder
 
 OUTPUT_TYPES = ("pil", "np", "pt")
 
@@ -74,8 +74,14 @@ class Pipeline:
         return pipe
 
     @property
+    def elastic(self) -> ElasticModel | None:
+        """The attached model, also where it was compiled; None for a backbone alone."""
+        inner = getattr(self.model, "_orig_mod", self.model)
+        return inner if isinstance(inner, ElasticModel) else None
+
+    @property
     def backbone(self) -> Backbone:
-        return self.model.backbone if isinstance(self.model, ElasticModel) else self.model
+        return self.elastic.backbone if self.elastic is not None else getattr(self.model, "_orig_mod", self.model)
 
     @property
     def text_encoder(self) -> TextEncoder:
@@ -83,13 +89,14 @@ class Pipeline:
             if self._text_source is None:
                 raise InputError("this pipeline has no text encoder; give one: rti.Pipeline(model, text_encoder)")
             source, dtype = self._text_source
-            self._text_encoder = T5TextEncoder.from_pretrained(source, dtype, self.backbone.device)
+            self._text_encoder = load_text_encoder(source, dtype, self.backbone.device)
         return self._text_encoder
 
     def to(self, device: str | torch.device) -> Pipeline:
         self.model.to(device)
-        if hasattr(self._text_encoder, "encoder"):
-            self._text_encoder.encoder.to(device)
+        encoder = getattr(self._text_encoder, "encoder", self._text_encoder)
+        if isinstance(encoder, torch.nn.Module):
+            encoder.to(device)
         return self
 
     def __call__(
@@ -129,11 +136,11 @@ class Pipeline:
             _check_count("batch_size", batch_size)
         if dense and budget is not None:
             raise InputError(f"budget {budget!r} and dense given; the frozen backbone has no budget")
-        if return_regions and (dense or not isinstance(self.model, ElasticModel)):
+        if return_regions and (dense or self.elastic is None):
             raise InputError(
                 "return_regions given, but the frozen backbone has no regions; leave it out, or give a budget"
             )
-        with self.model.dense() if dense and isinstance(self.model, ElasticModel) else nullcontext(self.model) as model:
+        with self.elastic.dense() if dense and self.elastic is not None else nullcontext(self.model) as model:
             condition = self._condition(prompt, label, num_images_per_prompt)
             count = len(condition)
             noise = self._noise(count, generator)

@@ -88,8 +88,9 @@ def get_preset(name: str, size: str | None) -> Preset:
     preset = find_preset(name, size)
     if preset is not None:
         return preset
-    family = next((row.family for row in PRESETS.values() if _squash(name).startswith(row.family)), None)
-    if family is None:
+    whole = find_preset(name)
+    family = whole.family if whole is not None else _squash(name)
+    if not sizes_of(family):
         raise InputError(f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
     given = f"unknown size {size!r} of {name}" if size is not None else f"{name!r} has several sizes"
     raise InputError(f"{given}; allowed: {', '.join(sizes_of(family))}")

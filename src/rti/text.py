@@ -8,7 +8,10 @@ from typing import Protocol
 
 import torch
 
+from rti.backbones.checkpoint import read_json
 from rti.errors import InputError
+
+WORDS = "rti-words"  # the kind of encoder that has one vector per word, see rti.scenes.encoder
 
 
 class TextEncoder(Protocol):
@@ -17,6 +20,18 @@ class TextEncoder(Protocol):
     def __call__(self, prompts: Sequence[str], length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Prompts -> states (B, length, C) and mask (B, length)."""
         ...
+
+
+def load_text_encoder(
+    source: str | Path, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
+) -> TextEncoder:
+    """The text encoder of a checkpoint folder, whichever kind it is, or a T5 by its name on the hub."""
+    config = Path(source) / "text_encoder" / "config.json"
+    if config.is_file() and read_json(config).get("kind") == WORDS:
+        from rti.scenes.encoder import WordEncoder
+
+        return WordEncoder.from_pretrained(config.parent).to(device, dtype)
+    return T5TextEncoder.from_pretrained(source, dtype, device)
 
 
 class T5TextEncoder:

@@ -42,6 +42,15 @@ class Condition:
     def to(self, device: torch.device | str) -> Condition:
         return self._map(lambda value: value.to(device))
 
+    def where(self, keep: torch.Tensor, other: Condition) -> Condition:
+        """Row by row this condition where `keep` (B,), else the other."""
+        values = {}
+        for field in fields(self):
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+            rows = keep.view(-1, *[1] * (mine.ndim - 1)) if mine is not None else None
+            values[field.name] = None if mine is None else torch.where(rows, mine, theirs)
+        return replace(self, **values)
+
     @staticmethod
     def cat(conditions: Sequence[Condition]) -> Condition:
         """Several conditions of one kind as one batch."""
@@ -168,6 +177,8 @@ class Backbone(nn.Module):
                 f"image batch of shape {tuple(x.shape)} does not fit this checkpoint: "
                 f"it takes (batch, {self.channels}, {height}, {width}), patches of {self.patch_size} pixels"
             )
+        if len(x) == 0:
+            raise InputError("an empty batch of images; give at least one")
         if not isinstance(condition, self.condition_type):
             raise InputError(
                 f"condition is a {type(condition).__name__}; {type(self).__name__} takes what its condition() gives"

@@ -125,7 +125,4 @@ def require_match(expected: State, state: State, origin: str) -> None:
 def fill(module: nn.Module, state: State, dtype: torch.dtype, origin: str) -> None:
     """Put the weights into `module`, built on the meta device, without a second copy in memory."""
     require_match(module.state_dict(), state, origin)
-    trainable = {name: parameter.requires_grad for name, parameter in module.named_parameters()}
     module.load_state_dict({key: value.to(dtype) for key, value in state.items()}, assign=True)
-    for name, parameter in module.named_parameters():
-        parameter.requires_grad_(trainable[name])

@@ -13,6 +13,7 @@ from rti.backbones.checkpoint import PICKLES, SAFETENSORS, State, fill, mismatch
 from rti.backbones.jit import JiT
 from rti.backbones.minit2i import MiniT2I
 from rti.errors import InputError, UnsupportedModelError
+from rti.hub import fetch, is_repository_name
 from rti.presets import PRESETS, Preset, find_preset, get_preset, sizes_of
 
 FAMILIES: dict[str, type[Backbone]] = {family.family: family for family in (MiniT2I, JiT)}
@@ -91,7 +92,7 @@ def _locate(source: str | Path, size: str | None) -> tuple[Path, dict[str, Any]]
                 f"size={preset.name.removeprefix(preset.family + '-')!r}, or init='random'"
             )
         return _download(*preset.hub), {"source": preset.name}
-    if text.count("/") == 1 and not text.startswith((".", "/", "~")) and path.suffix not in SAFETENSORS + PICKLES:
+    if is_repository_name(text) and path.suffix not in SAFETENSORS + PICKLES:
         remembered = {"source": text} | ({"size": size} if size else {})
         family = next((preset.family for preset in PRESETS.values() if preset.hub and preset.hub[0] == text), None)
         if family is not None and size is None:
@@ -103,16 +104,8 @@ def _locate(source: str | Path, size: str | None) -> tuple[Path, dict[str, Any]]
 
 
 def _download(repository: str, folder: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
     kinds = ("*.json", "*.safetensors", "*.pth")
-    patterns = [f"{folder}/**/{kind}" if folder else kind for kind in kinds]
-    try:
-        root = Path(snapshot_download(repository, allow_patterns=patterns))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"cannot fetch {repository} from the hub: {reason}") from None
+    root = fetch(repository, [f"{folder}/**/{kind}" if folder else kind for kind in kinds])
     if folder is not None and not (root / folder).is_dir():
         raise InputError(f"{repository} on the hub has no folder {folder}")
     return root / folder if folder else root
@@ -132,27 +125,34 @@ def _load_path(path: Path, size: str | None, dtype: torch.dtype) -> Backbone:
     family = next((name for name, module in FAMILIES.items() if module.weight_marker in state), None)
     if family is None:
         raise UnsupportedModelError(f"{weights} holds none of the supported models ({', '.join(FAMILIES)})")
-    if sizes is None:
-        sizes = _sizes(family, state, settings, size, weights)
-    elif described != family:
+    if sizes is not None and described != family:
         raise InputError(f"{config} describes {described}, but {weights.name} holds {family}")
     try:
-        backbone = build(family, sizes)
-    except TypeError as error:
-        raise InputError(f"{config} is not usable: {error}") from None
+        backbone = build(family, _sizes(family, state, settings, size, weights) if sizes is None else sizes)
+    except InputError:
+        raise
+    except Exception as error:  # values of unknown origin may fail in any way
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(f"{config if sizes else weights} is not usable: {reason or type(error).__name__}") from None
     fill(backbone, state, dtype, str(weights))
     if size is not None:
         _check_size(backbone, get_preset(family, size), str(weights))
     return backbone
 
 
-def _check_size(backbone: Backbone, preset: Preset, origin: str) -> None:
-    """Refuse a checkpoint of another size than the user asked for."""
-    wanted = build(preset.family, preset.sizes)
-    for name in ("hidden_size", "depth", "patch_size"):
-        have, want = getattr(backbone, name), getattr(wanted, name)
-        if have != want:
-            raise InputError(f"{origin} is not {preset.name}: its {name.replace('_', ' ')} is {have}, not {want}")
+def _check_size(backbone: Backbone, wanted: Preset, origin: str) -> None:
+    """Refuse one released size where the user asked for another. A size of the user's own is theirs to name."""
+
+    def sizes(model: Backbone) -> tuple:
+        return model.hidden_size, model.depth, model.patch_size
+
+    fitting = [
+        preset
+        for preset in PRESETS.values()
+        if preset.family == backbone.family and sizes(build(preset.family, preset.sizes)) == sizes(backbone)
+    ]
+    if fitting and wanted not in fitting:
+        raise InputError(f"{origin} is {fitting[0].name}, not {wanted.name}")
 
 
 def _folder(path: Path, size: str | None) -> Path:
@@ -193,7 +193,7 @@ def _sizes(family: str, state: State, settings: dict, size: str | None, weights:
     """The sizes of a file that comes without a config: by the name the user gives, the file's, or the shapes."""
     known = FAMILIES[family].known_sizes(state, settings)
     name = size or settings.get("model")
-    preset = find_preset(family, name) if name else None
+    preset = find_preset(family, name) if isinstance(name, str) else None
     if preset is not None or size is not None:
         return (preset or get_preset(family, size)).sizes | known
     fitting: list[Preset] = []

@@ -61,7 +61,7 @@ def sample(
     from rti.cli.models import default_core
     from rti.config import RegionConfig
     from rti.core import ElasticModel, attach
-    from rti.images import check_output, contact_sheet, draw_regions, save_image
+    from rti.images import check_output, contact_sheet, draw_regions, enlarge, save_image
     from rti.pipeline import Pipeline
     from rti.presets import find_preset
 
@@ -109,7 +109,7 @@ def sample(
             return_regions=regions and row is not None,
         )
         seconds[row] = round(time.perf_counter() - started, 3)
-        pictures[row] = result.images
+        pictures[row] = [enlarge(picture, 192) for picture in result.images]  # room for the labels
         if regions:
             every_patch = torch.arange(pipe.backbone.patches).expand(len(names), -1)
             drawn = every_patch if result.regions is None else result.regions

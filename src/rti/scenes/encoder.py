@@ -12,8 +12,7 @@ from torch import nn
 
 from rti.errors import InputError
 from rti.scenes.words import VOCABULARY, encode
-
-KIND = "rti-words"  # what config.json says it is
+from rti.text import WORDS
 
 
 class WordEncoder(nn.Module):
@@ -35,14 +34,14 @@ class WordEncoder(nn.Module):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         save_file({"embedding.weight": self.embedding.weight.detach().contiguous()}, folder / "model.safetensors")
-        config = {"kind": KIND, "width": self.embedding.embedding_dim, "words": list(VOCABULARY)}
+        config = {"kind": WORDS, "width": self.embedding.embedding_dim, "words": list(VOCABULARY)}
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> WordEncoder:
         folder = Path(folder)
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if config.get("kind") != KIND or tuple(config.get("words", ())) != VOCABULARY:
+        if config.get("kind") != WORDS or tuple(config.get("words", ())) != VOCABULARY:
             raise InputError(f"{folder} was made for another vocabulary than this version of rti has")
         encoder = cls(config["width"])
         encoder.load_state_dict(load_file(folder / "model.safetensors"))

@@ -10,7 +10,7 @@ import json
 import math
 import signal
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from rti.sampling import sample
 from rti.scenes.encoder import WordEncoder
 from rti.training.loss import draw_times, noisy_state, velocity_loss
 from rti.training.muon import Muon, split_parameters
+from rti.training.settings import check_unchanged, parse_arguments
 from rti.training.state import load_checkpoint, save_checkpoint
 
 # The embedded default: MiniT2I's structure, small. 16 x 16 patches and 64 text tokens, the release's 4 to 1.
@@ -48,6 +49,11 @@ SCENES_SIZES = dict(
     guidance_scale=3.0,
     llm="rti-words",
 )
+
+
+# What may differ when a run goes on.
+FREE = {"output", "threads", "compile", "steps", "cooldown", "save_every", "keep"}
+FREE |= {"evaluate_every", "evaluate_images", "evaluate_steps"}
 
 
 @dataclass(frozen=True)
@@ -134,8 +140,7 @@ class Run:
 
     def __init__(self, config: PretrainConfig):
         self.config, self.folder = config, Path(config.output)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._remember_config()
+        check_unchanged(self.folder, asdict(config), FREE)
         torch.set_num_threads(config.threads)
         self.learner = Learner(config.sizes(), config.seed)
         if config.start_from is not None:
@@ -153,18 +158,6 @@ class Run:
             for block in [*self.learner.backbone.double_blocks, *self.learner.backbone.txt_preamble_blocks]:
                 block.compile()
         self.stopping = False
-
-    def _remember_config(self) -> None:
-        path = self.folder / "config.json"
-        if path.is_file():
-            before = json.loads(path.read_text())
-            now = asdict(self.config)
-            free = {"output", "threads", "compile", "steps", "cooldown", "save_every", "keep"}
-            free |= {"evaluate_every", "evaluate_images", "evaluate_steps"}
-            changed = [key for key in now if key not in free and before.get(key) != now[key]]
-            if changed:
-                raise InputError(f"{self.folder} holds a run with another {', '.join(changed)}; choose another output")
-        path.write_text(json.dumps(asdict(self.config), indent=2) + "\n")
 
     def learning_rate_factor(self) -> float:
         config = self.config
@@ -319,28 +312,7 @@ def save_model(learner: Learner, folder: Path) -> None:
     learner.encoder.save_pretrained(folder / "text_encoder")
 
 
-def parse_overrides(config: PretrainConfig, overrides: dict[str, str]) -> PretrainConfig:
-    """Fields as typed on the command line."""
-    types = {field.name: field for field in fields(config)}
-    values: dict[str, Any] = {}
-    for key, text in overrides.items():
-        name = key.replace("-", "_")
-        if name not in types:
-            raise InputError(f"unknown field {key!r}; allowed: {', '.join(types)}")
-        default = getattr(config, name)
-        try:
-            if isinstance(default, bool):
-                values[name] = {"true": True, "false": False}[text.lower()]
-            else:
-                values[name] = type(default)(text) if default is not None else text
-        except (KeyError, ValueError):
-            raise InputError(f"{key} {text!r} is not usable; expected a {type(default).__name__}") from None
-    return replace(config, **values)
-
-
 if __name__ == "__main__":
     import sys
 
-    arguments = sys.argv[1:]
-    pairs = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)
-    Run(parse_overrides(PretrainConfig(output=pairs.pop("output")), pairs)).run()
+    Run(PretrainConfig(**parse_arguments(sys.argv[1:], PretrainConfig))).run()
