@@ -75,6 +75,13 @@ def test_info_reads_a_checkpoint_and_an_adapter(capsys, tmp_path):
     assert adapted["trainable"] == sum(p.numel() for p in model.trainable_parameters().values())
 
 
+def test_an_adapter_that_does_not_name_its_backbone_is_refused(capsys, tmp_path):
+    (tmp_path / "rti_config.json").write_text(json.dumps({"reduction": "region", "core": [1, 2]}))
+    code, _, err = run(capsys, "info", tmp_path)
+    assert (code, err.count("\n")) == (2, 1)
+    assert str(tmp_path) in err
+
+
 def test_flops_gives_all_eleven_figures_of_the_paper(capsys):
     budgets = ",".join(map(str, PAPER_FLOPS))
     rows = run_json(capsys, "flops", "minit2i-b16", "--budgets", budgets)["rows"]

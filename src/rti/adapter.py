@@ -23,6 +23,7 @@ from rti import __version__
 from rti.backbones import load_backbone
 from rti.backbones.base import Backbone
 from rti.backbones.checkpoint import read_json, read_state, require_match
+from rti.config import ReductionConfig
 from rti.core import ElasticModel, attach
 from rti.errors import InputError
 from rti.hub import fetch, is_repository_name
@@ -82,10 +83,7 @@ def load(
     path = adapter_folder(folder)
     if path is None:
         raise InputError(f"{folder} holds no adapter; expected a folder or a hub repository with {CONFIG}")
-    values = read_json(path / CONFIG)
-    values.pop("rti_version", None)
-    origin = values.pop("backbone", None) or {}
-    config = config_from_dict(values)
+    config, origin = read_config(path)
     if backbone is None:
         source = origin.get("source")
         if not _is_source(source):
@@ -109,6 +107,14 @@ def load(
     set_peft_model_state_dict(model.backbone, lora, adapter_name=ADAPTER)
     model.reduction.load_state_dict(interface)
     return model.eval()
+
+
+def read_config(folder: Path) -> tuple[ReductionConfig, dict[str, Any]]:
+    """The reduction of an adapter's folder, and what is known of its backbone: family, source and sizes."""
+    values = read_json(folder / CONFIG)
+    values.pop("rti_version", None)
+    origin = values.pop("backbone", None)
+    return config_from_dict(values), origin if isinstance(origin, dict) else {}
 
 
 def _is_source(value: Any) -> bool:

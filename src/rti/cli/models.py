@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rti.errors import InputError
 from rti.presets import PRESETS, find_preset
 
 if TYPE_CHECKING:
@@ -19,21 +20,20 @@ def describe(model: str, core: tuple[int, int] | None = None) -> tuple[Backbone,
     """The backbone and the reduction of a model: by name on the meta device, without weights, or from its folder."""
     import torch
 
-    from rti.adapter import CONFIG, adapter_folder
-    from rti.backbones import build, load_backbone
-    from rti.backbones.checkpoint import read_json
+    from rti.adapter import adapter_folder, read_config
+    from rti.backbones import FAMILIES, build, load_backbone
     from rti.config import RegionConfig
-    from rti.reductions import config_from_dict, make_reduction
+    from rti.reductions import make_reduction
 
     preset = None if Path(model).exists() else find_preset(model)
     folder = adapter_folder(model) if preset is None else None
     if preset is not None:
         backbone, config = build(preset.family, preset.sizes), RegionConfig(core=core or preset.core)
     elif folder is not None:
-        values = read_json(folder / CONFIG)
-        origin = values.pop("backbone")
-        values.pop("rti_version", None)
-        backbone, config = build(origin["family"], origin["sizes"]), config_from_dict(values)
+        config, origin = read_config(folder)
+        if origin.get("family") not in FAMILIES or not isinstance(origin.get("sizes"), dict):
+            raise InputError(f"{folder} does not say which backbone it is for")
+        backbone = build(origin["family"], origin["sizes"])
     else:
         backbone = load_backbone(model)
         config = RegionConfig(core=core or default_core(backbone.depth))
