@@ -21,7 +21,7 @@ from rti.errors import InputError
 from rti.flow import draw_noise, interpolate, time_grid
 from rti.images import fit, to_pil, to_tensor
 from rti.sampling import sample
-from rti.text import TextEncoder, load_text_encoder
+from rti.text import TextEncoder, load_text_encoder, text_encoder_of
 
 OUTPUT_TYPES = ("pil", "np", "pt")
 
@@ -70,7 +70,7 @@ class Pipeline:
         if merge and isinstance(model, ElasticModel):
             model.merge()
         pipe = cls(model, text_encoder if callable(text_encoder) else None)
-        pipe._text_source = (text_encoder or _text_encoder_of(pipe.backbone), torch_dtype)
+        pipe._text_source = (text_encoder or text_encoder_of(pipe.backbone), torch_dtype)
         return pipe
 
     @property
@@ -245,14 +245,6 @@ class _Watcher:
 def _check_count(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
-
-
-def _text_encoder_of(backbone: Backbone) -> Path | str | None:
-    """The text encoder that lies beside the checkpoint, or else the one its config names."""
-    source = Path(str((backbone.source or {}).get("source", "")))
-    if (source / "text_encoder").is_dir():
-        return source
-    return getattr(backbone.config, "llm", None)
 
 
 def _output(images: torch.Tensor, kind: str) -> list[Image.Image] | np.ndarray | torch.Tensor:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from rti.backbones.base import Backbone
 from rti.backbones.checkpoint import read_json
 from rti.errors import InputError
 
@@ -20,6 +21,14 @@ class TextEncoder(Protocol):
     def __call__(self, prompts: Sequence[str], length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Prompts -> states (B, length, C) and mask (B, length)."""
         ...
+
+
+def text_encoder_of(backbone: Backbone) -> Path | str | None:
+    """Where a backbone's text encoder is: beside its checkpoint, or else where its config says."""
+    source = Path(str((backbone.source or {}).get("source", "")))
+    if (source / "text_encoder").is_dir():
+        return source
+    return getattr(backbone.config, "llm", None)
 
 
 def load_text_encoder(

@@ -12,6 +12,7 @@ from rti.cli.info import flops, info
 from rti.cli.output import show_error
 from rti.cli.regions import regions
 from rti.cli.sample import sample
+from rti.cli.train import train
 from rti.errors import InputError
 
 # Newer releases of typer carry a click of their own; its errors are found through typer either way.
@@ -27,6 +28,8 @@ app = typer.Typer(
 )
 for command in (sample, regions, info, flops):
     app.command()(command)
+# Any field of the settings is an option of its own; the command parses those itself.
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
 
 
 def _version(show: bool) -> None:

@@ -34,17 +34,16 @@ class TrainConfig:
     estimate_budget: int | None = None  # regions of the pass that makes the estimate; None: the smallest trained budget
     seed: int = 0
     mixed_precision: str = "no"
-    gradient_checkpointing: bool = False
-    workers: int = 0
     save_every: int = 500
     keep: int = 2
     text_encoder: str | None = None
-    tracker: str | None = "tensorboard"
 
     def __post_init__(self):
         for name in ("steps", "batch", "batch_per_device", "save_every", "keep"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)!r}")
+        if self.batch % self.batch_per_device:
+            raise InputError(f"batch {self.batch} does not divide into micro-batches of {self.batch_per_device}")
         if not self.budgets or min(self.budgets) < 1:
             raise InputError(f"budgets {self.budgets!r} are not usable; allowed: whole numbers of at least 1")
         if self.mixed_precision not in ("no", "bf16", "fp16"):

@@ -1,0 +1,34 @@
+"""Training data: sources with random access, so that training can resume at any position exactly.
+
+source         what an example and a source are; pictures to tensors
+folder         pictures with captions, or one folder per class
+shards         webdataset tar files (tar_index: what is where; braces: patterns; fetch: downloads)
+hub            Hugging Face data sets
+scenes_source  the procedural world
+mixture        several sources with weights
+tolerant       broken examples are skipped and counted
+order          the shuffle of each epoch
+opening        from what the user writes to a source
+
+    source = open_data("cc12m/{000..099}.tar@0.06,photos/@0.016", size=512)
+    examples, order = Tolerant(source), Order.of(source, seed)
+    example, index, skipped = examples[order.index(position)]
+"""
+
+from rti.data.mixture import Mixture
+from rti.data.opening import open_data
+from rti.data.order import Order
+from rti.data.source import BrokenExample, Example, Source, prepare_image
+from rti.data.tolerant import Drawn, Tolerant
+
+__all__ = [
+    "BrokenExample",
+    "Drawn",
+    "Example",
+    "Mixture",
+    "Order",
+    "Source",
+    "Tolerant",
+    "open_data",
+    "prepare_image",
+]

@@ -1,0 +1,94 @@
+"""Data sets of the Hugging Face hub, through the `datasets` library when it is installed."""
+
+from __future__ import annotations
+
+from rti.data.folder import CAPTION_NAMES
+from rti.data.source import BrokenExample, PictureSource, Stored, check_caption
+from rti.errors import InputError
+
+PREFIX = "hf:"
+IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture")
+TEXT_NAMES = (*CAPTION_NAMES, "txt", "description")
+LABEL_NAMES = ("label", "labels", "cls", "class", "fine_label", "class_id")
+
+
+class HubSource(PictureSource):
+    """A `datasets.Dataset` with a column of pictures and one of captions or classes, found by type and name."""
+
+    def __init__(
+        self, dataset, name: str, size: int | tuple[int, int], flip: bool = False, kind: str | None = None
+    ) -> None:
+        import datasets
+
+        self.image, captions, labels = _columns(dataset.features)
+        self.answer = labels if kind == "labels" or captions is None else captions
+        if self.image is None or self.answer is None or (kind == "text" and captions is None):
+            listed = ", ".join(f"{column} ({_type(feature)})" for column, feature in dataset.features.items())
+            wanted = {"text": "captions", "labels": "classes", None: "captions or classes"}[kind]
+            raise InputError(f"{name} needs a column of images and one of {wanted}; its columns are {listed}")
+        self.classes = list(getattr(dataset.features[self.answer], "names", None) or [])
+        # Undecoded, so that one broken picture is one broken example, and all sources decode alike.
+        dataset = dataset.select_columns([self.image, self.answer])
+        self.dataset = dataset.cast_column(self.image, datasets.Image(decode=False))
+        super().__init__(name, "labels" if self.answer == labels else "text", len(dataset), size, flip)
+
+    def read(self, number: int) -> Stored:
+        row, name = self.dataset[number], f"{self.name} row {number}"
+        stored, answer = row[self.image] or {}, row[self.answer]
+        data = stored.get("bytes")
+        if data is None:
+            try:
+                with open(stored.get("path") or "", "rb") as file:
+                    data = file.read()
+            except OSError:
+                raise BrokenExample(f"{name} has no picture") from None
+        if self.kind == "text":
+            return Stored(data, name, caption=check_caption(answer, name))
+        if answer is None or answer < 0:  # -1 marks a missing class
+            raise BrokenExample(f"{name} has no class")
+        return Stored(data, name, label=int(answer))
+
+
+def open_hub(spec: str, size: int | tuple[int, int], flip: bool = False, kind: str | None = None) -> HubSource:
+    """hf:NAME[:split], split "train" unless given; NAME may also be a local folder that `datasets` can read."""
+    name, _, split = spec[len(PREFIX) :].partition(":")
+    if not name:
+        raise InputError(f"{spec!r} names no data set; the form is hf:NAME or hf:NAME:SPLIT")
+    try:
+        import datasets
+    except ImportError:
+        raise InputError(f"{spec} needs the datasets library: pip install datasets") from None
+    try:
+        dataset = datasets.load_dataset(name, split=split or "train")
+    except Exception as error:  # the library raises errors of many kinds, with messages of many lines
+        reason = (str(error).splitlines() or [""])[0]
+        raise InputError(f"cannot load {spec}: {type(error).__name__}: {reason}") from None
+    return HubSource(dataset, spec, size, flip, kind)
+
+
+def _columns(features) -> tuple[str | None, str | None, str | None]:
+    """Names of the columns with pictures, captions and classes; None where there is none.
+
+    A common name wins; a column of pictures or classes may have any name if it is the only one of its type. Captions
+    may not: a lone string column is as likely a file name or a web address.
+    """
+    import datasets
+
+    images = [column for column, feature in features.items() if isinstance(feature, datasets.Image)]
+    classes = [column for column, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
+    texts = [column for column, feature in features.items() if _type(feature) in ("string", "large_string")]
+    numbers = [column for column, feature in features.items() if _type(feature).startswith(("int", "uint"))]
+    image = _named(images, IMAGE_NAMES) or (images[0] if len(images) == 1 else None)
+    label = _named(classes, LABEL_NAMES) or (classes[0] if len(classes) == 1 else None) or _named(numbers, LABEL_NAMES)
+    return image, _named(texts, TEXT_NAMES), label
+
+
+def _named(columns: list[str], names: tuple[str, ...]) -> str | None:
+    lowered = {column.lower(): column for column in columns}
+    return next((lowered[name] for name in names if name in lowered), None)
+
+
+def _type(feature) -> str:
+    import datasets
+
+    return feature.dtype if isinstance(feature, datasets.Value) else type(feature).__name__

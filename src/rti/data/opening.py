@@ -1,0 +1,93 @@
+"""From what a user writes after --data to a source."""
+
+from __future__ import annotations
+
+import os
+
+from rti.data.braces import split_commas
+from rti.data.fetch import HUB, WEB
+from rti.data.folder import CaptionFolder, ClassFolder, folder_kind, walk
+from rti.data.hub import PREFIX, open_hub
+from rti.data.mixture import Mixture
+from rti.data.scenes_source import ScenesSource
+from rti.data.shards import ShardSource
+from rti.data.source import ENDINGS, KINDS, Source
+from rti.errors import InputError
+
+FORMS = (
+    "scenes, a folder of pictures, .tar shards (file, folder, {000..009} pattern, http(s):// or hf://), "
+    "hf:NAME[:split], or several of these as A@WEIGHT,B@WEIGHT"
+)
+
+
+def open_data(
+    spec: str, size: int | tuple[int, int], flip: bool = False, seed: int = 0, kind: str | None = None
+) -> Source:
+    """Open "scenes", a path, an address, "hf:NAME[:split]", or several with weights: "a.tar@0.06,b/@0.016".
+
+    size  pictures are scaled and cropped to it, a side or (height, width)
+    flip  mirrored pictures as well
+    seed  of scenes and mixtures; the shuffling of other sources is the affair of `Order`
+    kind  "text" or "labels" if the model needs that; without it, whatever is found
+    """
+    if kind not in (None, *KINDS):
+        raise InputError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    parts = _parts(spec)
+    sources = [_open(part, size, flip, seed, kind) for part, _ in parts]
+    for (part, _), source in zip(parts, sources, strict=True):
+        if kind not in (None, source.kind):
+            raise InputError(f"{part} is data with {source.kind}, but {kind} is needed")
+    if len(sources) == 1:
+        return sources[0]
+    return Mixture(sources, [weight for _, weight in parts], seed)
+
+
+def _parts(spec: str) -> list[tuple[str, float | None]]:
+    """[(source, weight)]; a lone source needs no weight. A path that exists is taken as it is, commas and all."""
+    if os.path.exists(spec):
+        return [(spec, None)]
+    parts = [_weighted(part.strip()) for part in split_commas(spec)]
+    if len(parts) > 1 and any(weight is None for _, weight in parts):
+        bare = next(part for part, weight in parts if weight is None)
+        raise InputError(f"each of several sources needs a weight, as A@0.5,B@2; {bare!r} in {spec!r} has none")
+    if any(not part for part, _ in parts):
+        raise InputError(f"no data in {spec!r}; allowed are {FORMS}")
+    return parts
+
+
+def _weighted(part: str) -> tuple[str, float | None]:
+    """An @ that is not followed by a number belongs to the name (a user in an address, a revision)."""
+    name, at, weight = part.rpartition("@")
+    try:
+        return (name, float(weight)) if at else (part, None)
+    except ValueError:
+        return part, None
+
+
+def _open(part: str, size: int | tuple[int, int], flip: bool, seed: int, kind: str | None) -> Source:
+    if part == "scenes":
+        if flip:
+            raise InputError("scenes cannot be flipped: their captions say what is left and right")
+        return ScenesSource(size, seed)
+    if part.startswith((*WEB, HUB)):
+        return ShardSource(part, size, flip, kind)
+    if part.startswith(PREFIX):
+        return open_hub(part, size, flip, kind)
+    if os.path.isdir(part):
+        return _open_folder(part, size, flip, kind)
+    if part.endswith(".tar"):
+        return ShardSource(part, size, flip, kind)
+    state = "is not a .tar file" if os.path.exists(part) else "does not exist"
+    raise InputError(f"{part} {state}; allowed are {FORMS}")
+
+
+def _open_folder(folder: str, size: int | tuple[int, int], flip: bool, kind: str | None) -> Source:
+    files = list(walk(folder))
+    shards = sum(path.endswith(".tar") for path in files)
+    pictures = sum(path.lower().endswith(ENDINGS) for path in files)
+    if shards and pictures:
+        raise InputError(f"{folder} mixes {shards} .tar shards with {pictures} pictures; give one kind of them")
+    if shards:
+        return ShardSource(folder, size, flip, kind)
+    found = kind or folder_kind(folder)
+    return (CaptionFolder if found == "text" else ClassFolder)(folder, size, flip)

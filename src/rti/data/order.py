@@ -1,0 +1,61 @@
+"""Shuffling by arithmetic: the dataset index at a training position, without a table and without state."""
+
+from __future__ import annotations
+
+from rti.data.source import Source
+from rti.errors import InputError
+
+_MASK = (1 << 64) - 1
+_ROUNDS = 8
+
+
+def scramble(value):
+    """SplitMix64's finaliser: a fixed bijection of 64-bit numbers that looks random. An int or a uint64 array."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+class Order:
+    """Every epoch visits each index once, in an order that depends on (seed, epoch) alone.
+
+    A Feistel network permutes the smallest 2^(2k) >= length; what falls outside is sent through again until it falls
+    inside, which keeps it a permutation. It takes no memory at any length, and unlike torch.randperm it will be the
+    same in every version of every library, so that a run can be resumed years later.
+
+    Length None is for endless sources: the index is the position.
+    """
+
+    def __init__(self, length: int | None, seed: int = 0) -> None:
+        if length is not None and length < 1:
+            raise InputError(f"an order needs at least one example, got {length}")
+        self.length, self.seed = length, seed
+        self._half = max(1, ((length or 1) - 1).bit_length() + 1 >> 1)  # bits of each half
+
+    @classmethod
+    def of(cls, source: Source, seed: int = 0) -> Order:
+        """The order in which to train on a source."""
+        return cls(None if source.endless else len(source), seed)
+
+    def index(self, position: int) -> int:
+        """The dataset index at a training position; positions count on through the epochs."""
+        if position < 0:
+            raise InputError(f"a position is at least 0, got {position}")
+        if self.length is None:
+            return position
+        epoch, place = divmod(position, self.length)
+        key = scramble(scramble(self.seed & _MASK) ^ epoch)
+        place = self._permute(place, key)
+        while place >= self.length:
+            place = self._permute(place, key)
+        return place
+
+    def _permute(self, place: int, key: int) -> int:
+        low_bits = (1 << self._half) - 1
+        left, right = place >> self._half, place & low_bits
+        for number in range(_ROUNDS):
+            # Each round needs a function of its own, hence the second scramble: keys that differ by a little must not
+            # give functions that differ by a little.
+            left, right = right, left ^ (scramble(scramble(key + number & _MASK) ^ right) & low_bits)
+        return left << self._half | right

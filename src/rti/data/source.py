@@ -1,0 +1,157 @@
+"""What a source of training examples is, and how a stored picture becomes a tensor."""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from PIL import Image
+
+from rti.errors import InputError
+from rti.images import fit, open_image, to_tensor
+
+KINDS = ("text", "labels")
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp")
+# Formats are told by their first bytes, before Pillow looks: it would start Ghostscript for PostScript named .jpg.
+_FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
+
+
+class BrokenExample(InputError):
+    """One example cannot be used: its picture cannot be read, or its caption or label is missing or malformed."""
+
+
+class Example(NamedTuple):
+    """A picture (3, H, W) float32 in [-1, 1] and what it shows: a caption or a class."""
+
+    image: torch.Tensor
+    caption: str | None
+    label: int | None
+
+
+class Stored(NamedTuple):
+    """An example as it is stored: the picture's bytes, where they come from (for messages), caption or label."""
+
+    data: bytes
+    name: str
+    caption: str | None = None
+    label: int | None = None
+
+
+class Source(ABC):
+    """Examples by index. The same index gives the same example, in any order, in any process.
+
+    An endless source has no epochs and is in random order already: it is read at index = training position.
+    """
+
+    kind: str
+    endless = False
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Example:
+        """The example, or BrokenExample, or IndexError."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for logs and error messages."""
+
+    def locate(self, index: int) -> tuple[Source, int]:
+        """The source that holds the example, and its index there; a mixture points into its parts."""
+        return self, index
+
+    def check_index(self, index: int) -> None:
+        if not 0 <= index < len(self):
+            raise IndexError(f"index {index} is outside 0..{len(self) - 1} of {self.describe()}")
+
+
+class PictureSource(Source):
+    """Pictures stored somewhere, brought to one size.
+
+    With `flip` the source is twice as long, the second half holding the mirrored pictures. So an example depends on
+    its index alone, and over an epoch each picture is seen both ways.
+    """
+
+    def __init__(self, name: str, kind: str, count: int, size: int | tuple[int, int], flip: bool = False) -> None:
+        if count == 0:
+            raise InputError(f"{name} is empty: no pictures ({', '.join(ENDINGS)}) were found")
+        self.name, self.kind, self.count, self.flip = name, kind, count, flip
+        self.size = check_size(size)
+
+    @abstractmethod
+    def read(self, number: int) -> Stored:
+        """The stored picture, 0 <= number < count, or BrokenExample."""
+
+    def __len__(self) -> int:
+        return self.count * (2 if self.flip else 1)
+
+    def __getitem__(self, index: int) -> Example:
+        self.check_index(index)
+        stored = self.read(index % self.count)
+        picture = decode_picture(stored.data, stored.name)
+        return Example(prepare_image(picture, self.size, index >= self.count), stored.caption, stored.label)
+
+    def describe(self) -> str:
+        what = "captions" if self.kind == "text" else "labels"
+        return f"{self.name}: {self.count} pictures with {what}{', also mirrored' if self.flip else ''}"
+
+
+def check_size(size: int | tuple[int, int]) -> tuple[int, int]:
+    """One number means a square; returns (height, width)."""
+    pair = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
+    if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
+        raise InputError(f"size must be a positive number or (height, width), got {size!r}")
+    return pair
+
+
+def prepare_image(picture: Image.Image, size: int | tuple[int, int], flip: bool = False) -> torch.Tensor:
+    """Scale the shorter side, crop the centre, mirror if asked: a picture -> (3, H, W) float32 in [-1, 1]."""
+    if picture.mode != "RGB":  # before scaling: Pillow does not interpolate palettes
+        picture = picture.convert("RGB")
+    image = to_tensor(fit(picture, *check_size(size)))[0]
+    return (image.flip(-1) if flip else image).contiguous()
+
+
+def decode_picture(data: bytes, name: str) -> Image.Image:
+    """Bytes of a picture -> upright RGB."""
+    if not data.startswith(_FIRST_BYTES):
+        raise BrokenExample(f"{name} is {'not a picture' if data else 'empty'}; it should be one of {_allowed()}")
+    try:
+        return open_image(_NamedBytes(data, name))
+    except InputError as error:
+        raise BrokenExample(str(error)) from None
+    except Exception as error:  # damaged files make Pillow's decoders raise nearly anything (SyntaxError, struct.error)
+        raise BrokenExample(f"{name} is not a readable picture ({type(error).__name__}: {error})") from None
+
+
+def check_caption(text: object, name: str) -> str:
+    """A caption without surrounding blanks, or BrokenExample if it is none."""
+    if not isinstance(text, str) or not text.strip():
+        raise BrokenExample(f"{name} has no caption")
+    return text.strip()
+
+
+def decode_text(data: bytes, name: str) -> str:
+    """UTF-8, with or without a byte order mark."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BrokenExample(f"{name} is not UTF-8 ({error.reason})") from None
+
+
+def _allowed() -> str:
+    return ", ".join(ending[1:] for ending in ENDINGS)
+
+
+class _NamedBytes(io.BytesIO):
+    """A file in memory that appears in messages under its name."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        super().__init__(data)
+        self._name = name
+
+    def __str__(self) -> str:
+        return self._name

@@ -1,0 +1,117 @@
+"""`rti train`, from the command line to an adapter that samples."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import rti
+from test_cli import run, run_json
+from tiny import save_jit
+
+RECIPE = ("--steps", 3, "--batch", 4, "--batch-per-device", 2, "--budgets", "4,8", "--core", "1,2", "--warmup", 1)
+
+
+@pytest.fixture
+def pictures(tmp_path) -> Path:
+    """Three classes of plain pictures, and a broken one."""
+    generator = np.random.default_rng(0)
+    for label, name in enumerate(("apple", "bread", "cheese")):
+        folder = tmp_path / "pictures" / name
+        folder.mkdir(parents=True)
+        for number in range(2):
+            colour = generator.integers(0, 255, 3)
+            pixels = np.broadcast_to(colour, (40 + 8 * label, 36, 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    (tmp_path / "pictures" / "apple" / "2.png").write_bytes(b"not a picture")
+    return tmp_path / "pictures"
+
+
+def test_a_run_ends_in_an_adapter_that_samples_and_goes_on_when_asked_again(capsys, tmp_path, pictures):
+    checkpoint = save_jit(tmp_path / "model")
+    arguments = ("train", tmp_path / "model", "--output", tmp_path / "run", "--data", pictures)
+    values = run_json(capsys, *arguments, *RECIPE)
+    assert values["step"] == 3
+    assert values["peak_memory_gigabytes"] > 0.1
+    assert run_json(capsys, *arguments, *RECIPE, "--steps", 5)["step"] == 5
+    model = rti.load(tmp_path / "run" / "adapter")
+    assert model.config.cuts_from == "estimate"
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert settings["budgets"] == [4, 8]
+    output = tmp_path / "sample.png"
+    run_json(capsys, "sample", "--model", values["adapter"], "--labels", 1, "--steps", 2, "--budget", 8, "-o", output)
+    assert output.is_file()
+    assert checkpoint.exists()
+
+
+def test_the_broken_picture_is_skipped_and_counted(capsys, tmp_path, pictures):
+    save_jit(tmp_path / "model")
+    arguments = ("train", tmp_path / "model", "--output", tmp_path / "run", "--data", pictures)
+    assert run_json(capsys, *arguments, *RECIPE, "--steps", 4)["broken_examples"] >= 1  # 16 draws of 7 pictures
+
+
+def test_the_same_seed_gives_the_same_adapter(capsys, tmp_path, pictures):
+    save_jit(tmp_path / "model")
+    for name, seed in (("one", 0), ("two", 0), ("three", 1)):
+        torch.manual_seed(len(name))  # whatever the state of torch's own generator
+        run_json(
+            capsys,
+            *("train", tmp_path / "model", "--output", tmp_path / name, "--data", pictures),
+            *(*RECIPE, "--seed", seed),
+        )
+    one, two, three = (
+        (tmp_path / name / "adapter" / "adapter_model.safetensors").read_bytes() for name in ("one", "two", "three")
+    )
+    assert one == two
+    assert one != three
+
+
+@pytest.mark.parametrize(
+    ("preset", "paper"),
+    [
+        ("minit2i-b16", dict(steps=40_000, budgets=[64, 128, 256, 512], core=[3, 13], trainable=16_279_296)),
+        ("minit2i-l16", dict(steps=40_000, budgets=[64, 128, 256, 512], core=[3, 19], trainable=36_004_704)),
+        ("jit-b16", dict(steps=100_000, budgets=[32, 64, 128, 192], core=[4, 9], trainable=6_029_568)),
+        ("jit-l16", dict(steps=100_000, budgets=[32, 64, 128, 192], core=[8, 19])),
+    ],
+)
+def test_a_dry_run_shows_the_papers_settings_and_writes_nothing(capsys, tmp_path, preset, paper):
+    values = run_json(capsys, "train", preset, "--output", tmp_path / "run", "--data", "nowhere", "--dry-run")
+    shown = values | values["reduction"]
+    assert {name: shown[name] for name in paper} == paper
+    recipe = dict(learning_rate=1e-4, warmup=2000, batch=256, lora_rank=32, ema=0.9999, drop=0.1)
+    recipe |= dict(time_mean=-0.8, time_deviation=0.8)
+    assert {name: shown[name] for name in recipe} == recipe
+    assert list(tmp_path.iterdir()) == []
+
+
+BAD = {
+    "an unknown setting": (("--stepz", "3"), "--stepz"),
+    "a setting of the wrong type": (("--steps", "few"), "few"),
+    "an unknown reduction": (("--reduction", "nothing"), "nothing"),
+    "a budget above N": (("--budgets", "65"), "65"),
+    "a batch that does not divide": (("--batch-per-device", "3"), "3"),
+    "a core outside the trunk": (("--core", "1,99"), "99"),
+    "no data there": (("--data", "nowhere"), "nowhere"),
+}
+
+
+@pytest.mark.parametrize(("changes", "named"), BAD.values(), ids=BAD)
+def test_bad_settings_are_refused_in_one_line(capsys, tmp_path, pictures, changes, named):
+    save_jit(tmp_path / "model")
+    arguments = ("train", tmp_path / "model", "--output", tmp_path / "run", "--data", pictures, *RECIPE, *changes)
+    code, _, err = run(capsys, *arguments)
+    assert (code, err.count("\n")) == (2, 1)
+    assert named in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_not_gone_on_with_under_other_settings(capsys, tmp_path, pictures):
+    save_jit(tmp_path / "model")
+    arguments = ("train", tmp_path / "model", "--output", tmp_path / "run", "--data", pictures, *RECIPE)
+    run_json(capsys, *arguments)
+    code, _, err = run(capsys, *arguments, "--cuts", "gaps")
+    assert (code, "reduction" in err) == (2, True)
