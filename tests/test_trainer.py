@@ -71,8 +71,10 @@ def test_micro_batches_do_not_change_a_step(tmp_path):
     four = make_trainer(tmp_path / "four", batch_per_device=2)
     for _ in range(3):
         assert one.train_step() == pytest.approx(four.train_step(), rel=1e-5)
-    for name, value in trained_values(one).items():
-        torch.testing.assert_close(value, trained_values(four)[name], rtol=1e-3, atol=1e-5)
+        # Gradients, not weights: Adam divides by their size, and so enlarges the rounding of those near zero.
+        for name, parameter in one.parameters.items():
+            scale = parameter.grad.abs().max().item()
+            torch.testing.assert_close(parameter.grad, four.parameters[name].grad, rtol=0, atol=1e-3 * scale + 1e-7)
 
 
 def test_training_lowers_the_loss_at_every_budget_and_leaves_the_backbone_alone(tmp_path, family):

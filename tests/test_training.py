@@ -72,7 +72,6 @@ def test_draws_have_the_distributions_they_should():
     assert logits.mean().item() == pytest.approx(-0.8, abs=0.05)
     assert logits.std().item() == pytest.approx(0.8, abs=0.05)
     assert draws.dropped.float().mean().item() == pytest.approx(0.1, abs=0.02)
-    assert draws.flipped.float().mean().item() == pytest.approx(0.5, abs=0.03)
     assert sorted(set((draws.earlier * 50).round().tolist())) == [1.0, 2.0, 3.0, 4.0]
     assert abs(draws.noise.mean().item()) < 0.05
 

@@ -69,7 +69,7 @@ class Examples:
     """The training examples at some positions of the stream, ready for the model."""
 
     def __init__(self, config: TrainConfig, backbone: Backbone):
-        source = open_data(config.data, backbone.image_size, seed=config.seed, kind=backbone.conditioned_on)
+        source = open_data(config.data, backbone.image_size, config.flip, config.seed, backbone.conditioned_on)
         self.source, self.order = Tolerant(source), Order.of(source, config.seed)
         self.backbone, self.broken = backbone, 0
         self.text_encoder = None

@@ -29,7 +29,7 @@ class TrainConfig:
     time_mean: float = -0.8
     time_deviation: float = 0.8
     drop: float = 0.1
-    flip: bool = False
+    flip: bool = False  # mirrored pictures as well
     blind: float = 0.1  # share of steps without an estimate, where the cuts come from one
     estimate_budget: int | None = None  # regions of the pass that makes the estimate; None: the smallest trained budget
     seed: int = 0

@@ -21,7 +21,6 @@ class Draws(NamedTuple):
     t: torch.Tensor  # (B,) time
     noise: torch.Tensor  # (B, C, H, W) of unit scale
     dropped: torch.Tensor  # (B,) bool: without its condition
-    flipped: torch.Tensor  # (B,) bool
     earlier: torch.Tensor  # (B,) how much earlier the estimate was made
 
 
@@ -43,11 +42,11 @@ def draw(shape: Sequence[int], seed: int, step: int, examples: Sequence[int], se
     for example in examples:
         generator = torch.Generator().manual_seed(_mix(seed, step, example))
         t = draw_times(1, settings.time_mean, settings.time_deviation, generator)
-        uniform = torch.rand(3, generator=generator)
+        uniform = torch.rand(2, generator=generator)
         low, high = settings.estimate_steps
-        steps = low + (uniform[2] * (high - low + 1)).floor().clamp(max=high - low)
+        steps = low + (uniform[1] * (high - low + 1)).floor().clamp(max=high - low)
         noise = torch.randn(tuple(shape), generator=generator)
-        rows.append((t[0], noise, uniform[0] < settings.drop, uniform[1] < 0.5, steps / settings.sampling_steps))
+        rows.append((t[0], noise, uniform[0] < settings.drop, steps / settings.sampling_steps))
     return Draws(*(torch.stack(column) for column in zip(*rows, strict=True)))
 
 

@@ -76,8 +76,6 @@ class Trainer:
             images, condition = self.fetch([self.step * config.batch + number for number in numbers])
             draws = draw(shape, config.seed, self.step, numbers, self.draw_settings)
             draws = type(draws)(*(value.to(accelerator.device) for value in draws))
-            if config.flip:
-                images = torch.where(draws.flipped.view(-1, 1, 1, 1), images.flip(-1), images)
             with self._synchronised(micro == self.accumulation - 1):
                 losses = self.objective(images, condition, draws, dial, self.estimate_budget)
                 loss = losses.mean() / self.accumulation
