@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -62,7 +63,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, family, cuts_from):
 
 def test_a_signal_saves_and_stops(tmp_path):
     trainer = make_trainer(tmp_path / "run", steps=1000, save_every=1000)
-    trainer.run(on_step=lambda step, loss: trainer._stop() if step == 3 else None)
+    before = signal.getsignal(signal.SIGTERM)
+    trainer.run(on_step=lambda step, loss: os.kill(os.getpid(), signal.SIGTERM) if step == 3 else None)
+    assert signal.getsignal(signal.SIGTERM) is before
     assert make_trainer(tmp_path / "run", steps=1000).step == 3
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from rti.scenes.encoder import WordEncoder
 from rti.training.loss import draw_times, noisy_state, velocity_loss
 from rti.training.muon import Muon, split_parameters
 from rti.training.settings import check_unchanged, parse_arguments
+from rti.training.signals import on_stop_signal
 from rti.training.state import load_checkpoint, save_checkpoint
 
 # The embedded default: MiniT2I's structure, small. 16 x 16 patches and 64 text tokens, the release's 4 to 1.
@@ -203,32 +203,30 @@ class Run:
 
     def run(self) -> None:
         config = self.config
-        previous = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
         bar = tqdm(total=config.steps, initial=self.step, desc=self.folder.name, unit="step", mininterval=5)
         losses, clock = [], time.perf_counter()
         try:
-            while self.step < config.steps and not self.stopping:
-                losses.append(self.train_step())
-                bar.update()
-                if self.step % 50 == 0:
-                    now = time.perf_counter()
-                    self.seconds += now - clock
-                    rate = len(losses) * config.batch / (now - clock)
-                    clock = now
-                    bar.set_postfix(loss=f"{np.mean(losses):.4f}", images=f"{rate:.0f}/s")
-                    self.log(loss=round(float(np.mean(losses)), 5), images_per_second=round(rate, 1))
-                    losses = []
-                if self.step % config.save_every == 0:
-                    self.save()
-                if config.evaluate_every and (self.step % config.evaluate_every == 0 or self.step == config.steps):
-                    started = time.perf_counter()
-                    self.evaluate()
-                    clock += time.perf_counter() - started
-            self.save()
+            with on_stop_signal(self._stop):
+                while self.step < config.steps and not self.stopping:
+                    losses.append(self.train_step())
+                    bar.update()
+                    if self.step % 50 == 0:
+                        now = time.perf_counter()
+                        self.seconds += now - clock
+                        rate = len(losses) * config.batch / (now - clock)
+                        clock = now
+                        bar.set_postfix(loss=f"{np.mean(losses):.4f}", images=f"{rate:.0f}/s")
+                        self.log(loss=round(float(np.mean(losses)), 5), images_per_second=round(rate, 1))
+                        losses = []
+                    if self.step % config.save_every == 0:
+                        self.save()
+                    if config.evaluate_every and (self.step % config.evaluate_every == 0 or self.step == config.steps):
+                        started = time.perf_counter()
+                        self.evaluate()
+                        clock += time.perf_counter() - started
+                self.save()
         finally:
             bar.close()
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
     def _stop(self, *_: Any) -> None:
         self.stopping = True

@@ -7,7 +7,6 @@ number alone, whatever the number of processes. To resume, run the same command 
 from __future__ import annotations
 
 import math
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from rti.errors import InputError
 from rti.training.average import MovingAverage
 from rti.training.config import TrainConfig
 from rti.training.elastic import DrawSettings, ElasticObjective, draw, draw_dial
+from rti.training.signals import on_stop_signal
 from rti.training.state import load_checkpoint, save_checkpoint
 
 PATIENCE = 5  # losses in a row that are not finite
@@ -109,7 +109,6 @@ class Trainer:
     def run(self, on_step: Callable[[int, float], None] | None = None) -> None:
         """Train to the last step, saving on the way; SIGTERM and Ctrl-C save and stop."""
         self.stopping = False
-        previous = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
         started, first = time.perf_counter(), self.step
         from tqdm.auto import tqdm
 
@@ -121,20 +120,19 @@ class Trainer:
             disable=not self.accelerator.is_local_main_process,
         )
         try:
-            while self.step < self.config.steps and not self.stopping:
-                loss = self.train_step()
-                rate = (self.step - first) * self.config.batch / (time.perf_counter() - started)
-                bar.update()
-                bar.set_postfix(loss=f"{loss:.4f}", images=f"{rate:.1f}/s", skipped=self.skipped)
-                if on_step is not None:
-                    on_step(self.step, loss)
-                if self.step % self.config.save_every == 0:
-                    self.save()
-            self.save()
+            with on_stop_signal(self._stop):
+                while self.step < self.config.steps and not self.stopping:
+                    loss = self.train_step()
+                    rate = (self.step - first) * self.config.batch / (time.perf_counter() - started)
+                    bar.update()
+                    bar.set_postfix(loss=f"{loss:.4f}", images=f"{rate:.1f}/s", skipped=self.skipped)
+                    if on_step is not None:
+                        on_step(self.step, loss)
+                    if self.step % self.config.save_every == 0:
+                        self.save()
+                self.save()
         finally:
             bar.close()
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
     def _stop(self, *_: Any) -> None:
         self.stopping = True
