@@ -172,8 +172,8 @@ def test_mixed_kinds(shard, tmp_path):
     labels = write_tar(tmp_path / "labels.tar", [("0.jpg", plain()), ("0.cls", b"1")])
     with pytest.raises(InputError, match=r"a mixture is of one kind.*\(text\).*\(labels\)"):
         open_data(f"{shard}@1,{labels}@1", 8)
-    with pytest.raises(InputError, match="scenes is data with text, but labels is needed"):
-        open_data("scenes", 64, kind="labels")
+    with pytest.raises(InputError, match="pictures without captions"):
+        open_data(str(labels), 8, kind="text")
 
 
 WRONG = {

@@ -153,5 +153,7 @@ def test_captions():
     for missing in (None, "", " \n", 3, ["a"]):
         with pytest.raises(BrokenExample, match="x has no caption"):
             check_caption(missing, "x")
+    with pytest.raises(BrokenExample, match="x has a caption that is not text"):
+        check_caption("half a pair: \ud83d", "x")
     with pytest.raises(BrokenExample, match="UTF-8"):
         decode_text(b"\xff\xfe\x00", "x")

@@ -1,20 +1,37 @@
-"""Base training: Muon, the loss, checkpoints, and a run that was stopped."""
+"""Base training: Muon, checkpoints, and small backbones of both families from scratch."""
 
 import json
-import math
 
 import pytest
 import torch
 
 import rti
+from rti.backbones import load_backbone
 from rti.scenes.encoder import WordEncoder
-from rti.training.loss import draw_times, velocity_loss
+from rti.training.config import PretrainConfig
+from rti.training.loss import draw_times, velocity_losses
 from rti.training.muon import Muon, orthogonalise, split_parameters
-from rti.training.pretrain import PretrainConfig, Run
-from rti.training.state import checkpoints, load_checkpoint, save_checkpoint
+from rti.training.pretrain import make_trainer
+from rti.training.state import CannotSave, checkpoints, load_checkpoint, save_checkpoint
+from test_cli import run, run_json
+from test_trainer import assert_equal, trained_values
 from tiny import refused
 
-SMALL = dict(batch=4, image_size=32, prompt_length=12, compile=False, save_every=2, warmup=2, evaluate_every=0)
+SIZES = {
+    "scenes": ("image_size=32", "patch_spacing=2", "prompt_length=12", "hidden_size=32", "txt_hidden_size=32")
+    + ("depth_double=3", "num_heads=2", "head_dim=16"),
+    "scenes-jit": ("input_size=32", "hidden_size=32", "depth=3", "num_heads=2", "in_context_start=1"),
+}
+SMALL = dict(batch=4, batch_per_device=4, save_every=2, warmup=2, sample_every=0, log_with="none", data="scenes")
+
+
+def config_of(model: str, folder, **changes) -> PretrainConfig:
+    return PretrainConfig(model=model, output=str(folder), **dict(sizes=SIZES[model], **SMALL) | changes)
+
+
+@pytest.fixture(params=SIZES)
+def model(request) -> str:
+    return request.param
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (2, 5, 12), (2, 12, 5)])
@@ -45,18 +62,19 @@ def test_muon_finds_a_linear_map():
 
 
 def test_muon_takes_the_matrices_of_blocks_and_adam_the_rest():
-    run_parameters = torch.nn.ModuleDict(
+    modules = torch.nn.ModuleDict(
         {"blocks": torch.nn.ModuleList([torch.nn.Linear(3, 4)]), "head": torch.nn.Linear(4, 2)}
     )
-    matrices, others = split_parameters([run_parameters])
+    modules["head"].weight.requires_grad_(False)
+    matrices, others = split_parameters([modules])
     assert [tuple(parameter.shape) for parameter in matrices] == [(4, 3)]
-    assert len(others) == 3
+    assert [tuple(parameter.shape) for parameter in others] == [(4,), (2,)]
 
 
-def test_the_loss_is_that_of_the_velocity():
-    images, clean = torch.zeros(2, 3, 4, 4), torch.ones(2, 3, 4, 4)
-    t = torch.tensor([0.5, 0.99])
-    assert velocity_loss(clean, images, t, floor=0.05).item() == pytest.approx((0.5**-2 + 0.05**-2) / 2)
+def test_the_velocity_loss_divides_by_the_time_that_remains():
+    clean, images = torch.zeros(3, 1, 2, 2), torch.ones(3, 1, 2, 2)
+    losses = velocity_losses(clean, images, torch.tensor([0.0, 0.5, 0.99]), floor=0.05)
+    torch.testing.assert_close(losses, torch.tensor([1.0, 4.0, 400.0]))
 
 
 def test_times_are_logit_normal():
@@ -66,33 +84,64 @@ def test_times_are_logit_normal():
     assert logits.std().item() == pytest.approx(0.8, abs=0.02)
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
-    whole = Run(PretrainConfig(output=str(tmp_path / "whole"), steps=4, **SMALL))
-    whole.run()
-    Run(PretrainConfig(output=str(tmp_path / "parts"), steps=2, **SMALL)).run()
-    parts = Run(PretrainConfig(output=str(tmp_path / "parts"), steps=4, **SMALL))
-    assert parts.step == 2
-    parts.run()
-    for name in ("learner", "average"):
-        expected = getattr(whole, name).state_dict()
-        for key, value in getattr(parts, name).state_dict().items():
-            assert torch.equal(value, expected[key]), key
-
-
 def test_a_broken_checkpoint_is_passed_over_for_the_one_before(tmp_path):
     for step in (1, 2, 3):
         save_checkpoint(tmp_path, step, {"weight": torch.full((2,), float(step))}, {"bad_steps": 0}, keep=2)
     assert [folder.name for folder in checkpoints(tmp_path)] == ["checkpoint-00000002", "checkpoint-00000003"]
-    (tmp_path / "checkpoint-00000003" / "state.safetensors").write_bytes(b"torn")
+    file = tmp_path / "checkpoint-00000003" / "state.safetensors"
+    file.write_bytes(file.read_bytes()[:-3])
     tensors, values = load_checkpoint(tmp_path)
     assert (values["step"], tensors["weight"].tolist()) == (2, [2.0, 2.0])
     (tmp_path / "checkpoint-00000004.part").mkdir()
     assert load_checkpoint(tmp_path)[1]["step"] == 2
 
 
-def test_a_run_writes_a_model_that_draws_from_words(tmp_path):
-    run = Run(PretrainConfig(output=str(tmp_path / "run"), steps=1, **SMALL))
-    run.run()
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path):
+    """The limit on the size of a file is the system's own way to say that there is no room."""
+    import resource
+
+    save_checkpoint(tmp_path, 1, {"weight": torch.ones(2)}, {}, keep=2)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(CannotSave):
+            save_checkpoint(tmp_path, 2, {"weight": torch.ones(100_000)}, {}, keep=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [folder.name for folder in tmp_path.iterdir()] == ["checkpoint-00000001"]
+    assert load_checkpoint(tmp_path)[1]["step"] == 1
+
+
+@pytest.mark.parametrize("optimiser", ["muon", "adamw"])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, model, optimiser):
+    whole = make_trainer(config_of(model, tmp_path / "whole", steps=4, optimiser=optimiser))
+    whole.run()
+    make_trainer(config_of(model, tmp_path / "parts", steps=2, optimiser=optimiser)).run()
+    parts = make_trainer(config_of(model, tmp_path / "parts", steps=4, optimiser=optimiser))
+    assert parts.step == 2
+    parts.run()
+    assert_equal(trained_values(parts), trained_values(whole))
+
+
+def test_a_fresh_model_learns(tmp_path, model):
+    """At first it draws nothing; soon it draws the pictures' mean."""
+    trainer = make_trainer(config_of(model, tmp_path / "run", steps=60, batch=8, batch_per_device=8, ema=0.9))
+    losses = [trainer.train_step() for _ in range(60)]
+    assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
+
+
+def test_a_run_writes_a_model_with_its_averages_that_loads(tmp_path, model):
+    trainer = make_trainer(config_of(model, tmp_path / "run", steps=3))
+    trainer.run()
+    backbone = load_backbone(tmp_path / "run" / "model")
+    state = backbone.state_dict()
+    averaged = {name.removeprefix("backbone."): v for name, v in trainer.average.values.items() if "words" not in name}
+    assert_equal({name: state[name] for name in averaged}, averaged)
+    assert set(state) >= set(averaged)
+
+
+def test_the_model_of_a_run_draws_from_words(tmp_path):
+    make_trainer(config_of("scenes", tmp_path / "run", steps=1)).run()
     pipe = rti.Pipeline.from_pretrained(tmp_path / "run" / "model")
     assert isinstance(pipe.text_encoder, WordEncoder)
     picture = pipe("a red star left of a blue circle", num_inference_steps=2, progress=False).images[0]
@@ -101,19 +150,49 @@ def test_a_run_writes_a_model_that_draws_from_words(tmp_path):
         pipe("a purple dragon", num_inference_steps=2, progress=False)
 
 
-def test_a_loss_that_is_not_finite_is_skipped_and_five_in_a_row_stop_the_run(tmp_path, monkeypatch):
-    run = Run(PretrainConfig(output=str(tmp_path / "run"), steps=20, **SMALL))
-    before = {key: value.clone() for key, value in run.learner.state_dict().items()}
-    nan = lambda *_: torch.tensor(math.nan, requires_grad=True)  # noqa: E731
-    monkeypatch.setattr("rti.training.pretrain.velocity_loss", nan)
-    with refused("five steps in a row"):
-        run.run()
-    assert all(torch.equal(value, before[key]) for key, value in run.learner.state_dict().items())
+def test_a_run_at_the_full_size_starts_from_one_at_half_the_size(tmp_path):
+    half = make_trainer(config_of("scenes", tmp_path / "half", steps=2))
+    half.run()
+    sizes = tuple(size for size in SIZES["scenes"] if not size.startswith(("image_size", "patch_spacing")))
+    start = str(tmp_path / "half" / "model")
+    full = make_trainer(config_of("scenes", tmp_path / "full", steps=2, sizes=sizes, start_from=start))
+    assert full.task.backbone.image_size == (64, 64)
+    assert_equal(
+        {name: value.detach() for name, value in full.parameters.items()},
+        {name: value.detach() for name, value in half.average.values.items()},
+    )
+    with refused("other sizes"):
+        make_trainer(
+            config_of("scenes", tmp_path / "wide", steps=2, sizes=(*sizes, "pca_channels=8"), start_from=start)
+        )
 
 
-def test_a_run_is_not_gone_on_with_under_other_settings(tmp_path):
-    Run(PretrainConfig(output=str(tmp_path), steps=1, **SMALL))
-    assert json.loads((tmp_path / "config.json").read_text())["batch"] == 4
-    with refused("another seed"):
-        Run(PretrainConfig(output=str(tmp_path), steps=1, seed=3, **SMALL))
-    Run(PretrainConfig(output=str(tmp_path), steps=9, **SMALL))
+def test_the_command_trains_and_goes_on(capsys, tmp_path):
+    arguments = ("pretrain", "scenes-jit", "--output", tmp_path / "run", "--sizes", ",".join(SIZES["scenes-jit"]))
+    arguments += ("--batch", 4, "--batch-per-device", 2, "--sample-every", 0, "--log-with", "none")
+    assert run_json(capsys, *arguments, "--steps", 2)["step"] == 2
+    values = run_json(capsys, *arguments, "--steps", 3)
+    assert values["step"] == 3
+    assert load_backbone(values["model"]).config.num_classes == 56
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert settings["batch"] == 4
+    code, _, err = run(capsys, *arguments, "--steps", 3, "--seed", 3)
+    assert (code, "another seed" in err) == (2, True)
+
+
+BAD = {
+    "an unknown model": (("nothing",), "nothing"),
+    "an unknown size": (("scenes", "--sizes", "colour=3"), "colour"),
+    "a size that is no number": (("scenes", "--sizes", "image_size=big"), "big"),
+    "a size without a value": (("scenes", "--sizes", "image_size"), "name=value"),
+    "an unknown optimiser": (("scenes", "--optimiser", "sgd"), "sgd"),
+    "a start that is not there": (("scenes", "--start-from", "nowhere"), "nowhere"),
+}
+
+
+@pytest.mark.parametrize(("words", "named"), BAD.values(), ids=BAD)
+def test_bad_settings_are_refused_in_one_line(capsys, tmp_path, words, named):
+    code, _, err = run(capsys, "pretrain", *words, "--output", tmp_path / "run", "--steps", 1)
+    assert (code, err.count("\n")) == (2, 1)
+    assert named in err
+    assert not (tmp_path / "run").exists()

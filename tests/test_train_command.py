@@ -1,6 +1,7 @@
 """`rti train`, from the command line to an adapter that samples."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from test_cli import run, run_json
 from tiny import save_jit
 
 RECIPE = ("--steps", 3, "--batch", 4, "--batch-per-device", 2, "--budgets", "4,8", "--core", "1,2", "--warmup", 1)
+RECIPE += ("--sample-every", 0)
 
 
 @pytest.fixture
@@ -107,6 +109,60 @@ def test_bad_settings_are_refused_in_one_line(capsys, tmp_path, pictures, change
     assert (code, err.count("\n")) == (2, 1)
     assert named in err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_shows_what_it_does(capsys, tmp_path, pictures):
+    """A log, tensorboard's events, and a sheet with a row for dense and each budget."""
+    save_jit(tmp_path / "model")
+    arguments = ("train", tmp_path / "model", "--output", tmp_path / "run", "--data", pictures, *RECIPE)
+    run_json(capsys, *arguments, "--sample-every", 2, "--sample-steps", 2, "--sample-count", 3, "--log-every", 1)
+    entries = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in entries] == [1, 2, 3]
+    assert all(entry["loss"] == entry.get("loss/R=4", entry.get("loss/R=8")) for entry in entries)
+    assert entries[0]["learning_rate"] == pytest.approx(1e-4)
+    sheets = sorted((tmp_path / "run" / "samples").iterdir())
+    assert [sheet.name for sheet in sheets] == ["step-00000002.png", "step-00000003.png"]
+    width, height = Image.open(sheets[0]).size
+    assert width > 3 * 128
+    assert height > 3 * 128
+    if find_spec("tensorboard"):
+        assert list((tmp_path / "run" / "logs").rglob("events.out.tfevents*"))
+
+
+def test_the_settings_of_a_run_are_those_of_another_if_asked(capsys, tmp_path, pictures):
+    save_jit(tmp_path / "model")
+    arguments = ("train", tmp_path / "model", "--output", tmp_path / "one", "--data", pictures, *RECIPE)
+    run_json(capsys, *arguments, "--cuts", "gaps", "--cuts-from", "features", "--seed", 4)
+    config = tmp_path / "one" / "config.json"
+    run_json(capsys, "train", config, "--output", tmp_path / "two")
+    one, two = ((tmp_path / name / "adapter" / "adapter_model.safetensors").read_bytes() for name in ("one", "two"))
+    assert one == two
+    assert rti.load(tmp_path / "two" / "adapter").config.cuts == "gaps"
+    values = run_json(capsys, "train", config, "--learning-rate", "0.5", "--dry-run")
+    assert (values["learning_rate"], values["seed"]) == (0.5, 4)
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"stepz": 3}))
+    code, _, err = run(capsys, "train", config, "--output", tmp_path / "three")
+    assert (code, "stepz" in err) == (2, True)
+
+
+def test_more_classes_than_the_model_knows_are_refused(capsys, tmp_path, pictures):
+    save_jit(tmp_path / "model", num_classes=2)
+    arguments = ("train", tmp_path / "model", "--output", tmp_path / "run", "--data", pictures, *RECIPE)
+    code, _, err = run(capsys, *arguments)
+    assert (code, "3 classes" in err, "2" in err) == (2, True, True)
+
+
+def test_random_weights_train_without_a_text_encoder(capsys, tmp_path, monkeypatch):
+    """The machinery at a preset's size, without a download; here the preset is made small."""
+    from dataclasses import replace
+
+    from rti.presets import PRESETS
+    from tiny import SIZES
+
+    sizes = SIZES["minit2i"] | {"prompt_length": 16}
+    monkeypatch.setitem(PRESETS, "minit2i-b16", replace(PRESETS["minit2i-b16"], sizes=sizes))
+    arguments = ("train", "minit2i-b16", "--init", "random", "--output", tmp_path / "run", "--data", "scenes", *RECIPE)
+    assert run_json(capsys, *arguments, "--gradient-checkpointing", "--steps", 2)["step"] == 2
 
 
 def test_a_run_is_not_gone_on_with_under_other_settings(capsys, tmp_path, pictures):

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -10,12 +11,50 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
+from safetensors.torch import load_file
 
 import rti
+from rti.data import Example, Source
+from rti.training.adaptation import Adaptation
 from rti.training.config import TrainConfig, preset_values
-from rti.training.elastic import Dial, DrawSettings, ElasticObjective, draw
+from rti.training.draws import DrawSettings, draw
+from rti.training.elastic import Dial
+from rti.training.state import CannotSave
+from rti.training.stream import Stream
 from rti.training.trainer import Trainer, frozen_parameters
-from tiny import make_backbone, make_condition, refused
+from tiny import make_backbone, refused
+
+
+class FourPictures(Source):
+    """Plain blocks of colour, each with a label and a caption."""
+
+    endless = False
+
+    def __init__(self, size: tuple[int, int]):
+        blocks = torch.rand(4, 3, 4, 4, generator=torch.Generator().manual_seed(5)) * 2 - 1
+        self.images = torch.nn.functional.interpolate(blocks, size=size, mode="nearest")
+
+    kind = "text"
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Example:
+        return Example(self.images[index], "abcd"[index], index)
+
+    def describe(self) -> str:
+        return "four pictures"
+
+
+def letters(captions: list[str], length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A text encoder for captions of one letter: (B, length, 12) states and their mask."""
+    states = torch.zeros(len(captions), length, 12)
+    for row, caption in enumerate(captions):
+        states[row, 0] = torch.randn(12, generator=torch.Generator().manual_seed(ord(caption)))
+    mask = torch.zeros(len(captions), length, dtype=torch.bool)
+    mask[:, 0] = True
+    return states, mask
 
 
 def make_trainer(folder, family="jit", backbone=None, cuts_from="estimate", **changes) -> Trainer:
@@ -23,20 +62,13 @@ def make_trainer(folder, family="jit", backbone=None, cuts_from="estimate", **ch
     backbone = backbone or make_backbone(family)
     torch.manual_seed(0)  # LoRA's A starts at random
     model = rti.attach(backbone, rti.RegionConfig(core=(1, 2), cuts="merge", cuts_from=cuts_from, lora_rank=4))
-    generator = torch.Generator().manual_seed(5)
-    blocks = torch.rand(4, 3, 4, 4, generator=generator) * 2 - 1
-    images = torch.nn.functional.interpolate(blocks, size=backbone.image_size, mode="nearest")
-    conditions = make_condition(backbone, 4)
-
-    def fetch(positions):
-        index = torch.tensor([position % 4 for position in positions])
-        return images[index], conditions[index]
-
     settings = dict(
         steps=6, budgets=(4, 8, 16), batch=8, batch_per_device=4, warmup=2, save_every=2, learning_rate=3e-3
     )
+    settings |= dict(sample_every=0, log_with="none")
     config = TrainConfig(model="tiny", output=str(folder), data="made up", **settings | changes)
-    return Trainer(config, model, fetch)
+    stream = Stream(FourPictures(backbone.image_size), config.seed)
+    return Trainer(config, Adaptation(config, model, stream, letters if family == "minit2i" else None))
 
 
 def trained_values(trainer: Trainer) -> dict[str, torch.Tensor]:
@@ -82,26 +114,30 @@ def test_micro_batches_do_not_change_a_step(tmp_path):
 
 def test_training_lowers_the_loss_at_every_budget_and_leaves_the_backbone_alone(tmp_path, family):
     trainer = make_trainer(tmp_path / "run", family, steps=60, save_every=60, ema=0.9, drop=0.0)
-    frozen = {name: parameter.detach().clone() for name, parameter in frozen_parameters(trainer.model).items()}
+    frozen = {name: parameter.detach().clone() for name, parameter in frozen_parameters(trainer.task.module).items()}
     assert frozen
 
     @torch.no_grad()
     def losses() -> list[float]:
-        images, condition = trainer.fetch(range(4))
+        examples = [trainer.task.stream.source.source[index] for index in range(4)]
+        images = torch.stack([example.image for example in examples])
+        condition = trainer.task.condition([example.caption for example in examples], torch.arange(4))
         draws = draw(images.shape[1:], seed=9, step=0, examples=range(4), settings=DrawSettings(drop=0.0))
-        objective = ElasticObjective(trainer.model)
-        return [objective(images, condition, draws, Dial(budget, False), 4).mean().item() for budget in (4, 8, 16)]
+        return [
+            trainer.task.module(images, condition, draws, Dial(budget, False)).mean().item() for budget in (4, 8, 16)
+        ]
 
     before = losses()
     trainer.run()
     assert all(after < 0.9 * start for after, start in zip(losses(), before, strict=True))
-    assert_equal({name: parameter.detach() for name, parameter in frozen_parameters(trainer.model).items()}, frozen)
+    assert_equal(
+        {name: parameter.detach() for name, parameter in frozen_parameters(trainer.task.module).items()}, frozen
+    )
 
     model = rti.load(tmp_path / "run" / "adapter", backbone=make_backbone(family))
     with trainer.average.applied():
-        expected = {
-            name: parameter.detach().clone() for name, parameter in trainer.model.trainable_parameters().items()
-        }
+        trained = trainer.task.model.trainable_parameters()
+        expected = {name: parameter.detach().clone() for name, parameter in trained.items()}
     assert_equal({name: parameter.detach() for name, parameter in model.trainable_parameters().items()}, expected)
 
 
@@ -109,8 +145,7 @@ def test_a_loss_that_is_not_finite_changes_nothing_and_five_in_a_row_stop_the_ru
     trainer = make_trainer(tmp_path / "run")
     trainer.train_step()
     before = trained_values(trainer)
-    nan = lambda *_: (torch.full((4, 3, 32, 32), math.nan), make_condition(trainer.model.backbone, 4))  # noqa: E731
-    monkeypatch.setattr(trainer, "fetch", nan)
+    monkeypatch.setattr(trainer.task.stream.source.source, "images", torch.full((4, 3, 32, 32), math.nan))
     trainer.train_step()
     assert (trainer.skipped, trainer.step) == (1, 2)
     assert_equal(trained_values(trainer), before)
@@ -118,36 +153,147 @@ def test_a_loss_that_is_not_finite_changes_nothing_and_five_in_a_row_stop_the_ru
         trainer.run()
 
 
-def test_two_processes_give_the_losses_of_one(tmp_path, family):
-    """Over gloo, with the same global batch; each process is started as `accelerate launch` would."""
-    alone = make_trainer(tmp_path / "alone", family, batch_per_device=2)
-    expected = [alone.train_step() for _ in range(20)]
-    program = f"""
-import json, sys
-from pathlib import Path
-from test_trainer import make_trainer
-trainer = make_trainer(Path(sys.argv[1]) / "together", "{family}", batch_per_device=2)
-losses = [trainer.train_step() for _ in range(20)]
-if trainer.accelerator.is_main_process:
-    print("losses", json.dumps([trainer.accelerator.num_processes, losses]))
-"""
-    script = tmp_path / "program.py"
+def test_workers_that_read_ahead_change_nothing(tmp_path):
+    alone, helped = make_trainer(tmp_path / "alone"), make_trainer(tmp_path / "helped", workers=2)
+    assert [alone.train_step() for _ in range(3)] == [helped.train_step() for _ in range(3)]
+
+
+def test_gradient_checkpointing_changes_no_gradient(tmp_path, family):
+    kept = make_trainer(tmp_path / "kept", family)
+    computed_twice = make_trainer(tmp_path / "twice", family, gradient_checkpointing=True)
+    calls = []
+    for block in computed_twice.task.backbone.repeated_blocks():
+        block.register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    assert kept.train_step() == computed_twice.train_step()
+    assert calls.count(True) > len(computed_twice.task.backbone.repeated_blocks())  # once more on the way back
+    for name, parameter in kept.parameters.items():
+        if parameter.grad is not None:
+            torch.testing.assert_close(parameter.grad, computed_twice.parameters[name].grad, rtol=0, atol=1e-6)
+
+
+def test_frozen_weights_may_be_bfloat16_and_what_trains_is_float32(tmp_path, family):
+    AcceleratorState._reset_state(True)  # accelerate keeps to the precision a process began with
+    backbone = make_backbone(family).bfloat16()
+    options = dict(mixed_precision="bf16", dtype="bfloat16")
+    trainer = make_trainer(tmp_path / "run", family, backbone=backbone, **options)
+    first = trainer.train_step()
+    assert math.isfinite(first)
+    assert {parameter.dtype for parameter in trainer.parameters.values()} == {torch.float32}
+    assert {p.dtype for p in frozen_parameters(trainer.task.module).values()} == {torch.bfloat16}
+    AcceleratorState._reset_state(True)
+    with refused("bfloat16", "bf16"):
+        TrainConfig(model="m", output="o", data="d", budgets=(4,), steps=1, dtype="bfloat16")
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing(tmp_path):
+    trainer = make_trainer(tmp_path / "run")
+    before = trained_values(trainer)
+    parameter = next(value for name, value in trainer.parameters.items() if "lora_B" in name)
+    parameter.register_hook(lambda gradient: gradient * math.inf)
+    assert math.isfinite(trainer.train_step())
+    assert trainer.skipped == 1
+    assert_equal(trained_values(trainer), before)
+
+
+def test_a_full_disk_in_the_middle_of_a_run_does_not_end_it(tmp_path, monkeypatch, capsys):
+    trainer = make_trainer(tmp_path / "run", steps=6, save_every=2)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def no_room(step: int, loss: float) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2048 if step == 4 else limit[0], limit[1]))
+
+    try:
+        trainer.run(on_step=no_room)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert "step 4 could not be saved" in capsys.readouterr().err
+    assert [folder.name[-1] for folder in sorted((tmp_path / "run").glob("checkpoint-*"))] == ["2", "6"]
+    monkeypatch.setattr("rti.training.trainer.save_checkpoint", _full)
+    with refused("could not be saved", "No space left"):
+        make_trainer(tmp_path / "run", steps=7).run()
+
+
+def _full(*_) -> None:
+    raise CannotSave("No space left on device")
+
+
+def launch(folder: Path, program: str) -> list:
+    """Run a program in two processes over gloo, as `accelerate launch` would; gives back what it printed as JSON."""
+    script = folder / "program.py"
     script.write_text(program)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
-    finished = subprocess.run(
-        [*command, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=240, cwd=tmp_path
-    )
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, cwd=folder)
     assert finished.returncode == 0, finished.stderr[-2000:]
-    line = next(line for line in finished.stdout.splitlines() if line.startswith("losses "))
-    processes, losses = json.loads(line.removeprefix("losses "))
-    assert processes == 2
+    line = next(line for line in finished.stdout.splitlines() if line.startswith("values "))
+    return json.loads(line.removeprefix("values "))
+
+
+def test_two_processes_give_the_losses_of_one(tmp_path, family):
+    """Over gloo, with the same global batch; and a stop that one of them is asked for stops both."""
+    alone = make_trainer(tmp_path / "alone", family, batch_per_device=2)
+    expected = [alone.train_step() for _ in range(20)]
+    program = f"""
+import json
+from test_trainer import make_trainer
+trainer = make_trainer("together", "{family}", batch_per_device=2)
+losses = [trainer.train_step() for _ in range(20)]
+trainer.stopping = trainer.accelerator.process_index == 1
+trainer.train_step()
+stopped = trainer.stopping
+if trainer.accelerator.is_main_process:
+    print("values", json.dumps([trainer.accelerator.num_processes, losses, stopped]))
+"""
+    processes, losses, stopped = launch(tmp_path, program)
+    assert (processes, stopped) == (2, True)
     assert losses == pytest.approx(expected, rel=1e-5)
 
 
+def test_shards_over_two_processes_train_save_and_go_on_as_one_process_does(tmp_path):
+    """FSDP 2. accelerate turns it on for GPUs only, so its state is set here; the rest is its own path, over gloo."""
+    alone = make_trainer(tmp_path / "alone", batch_per_device=2)
+    expected = [alone.train_step() for _ in range(6)]
+    alone.save()
+    program = """
+import json
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+Accelerator(cpu=True)
+plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=False)
+AcceleratorState._shared_state["fsdp_plugin"] = plugin
+for state in (AcceleratorState, PartialState):
+    state._shared_state["distributed_type"] = DistributedType.FSDP
+from test_trainer import make_trainer
+trainer = make_trainer("together", batch_per_device=2)
+sharded = all(type(parameter.data).__name__ == "DTensor" for parameter in trainer.parameters.values())
+losses = [trainer.train_step() for _ in range(4)]
+trainer.save()
+trainer.accelerator.wait_for_everyone()
+again = make_trainer("together", batch_per_device=2)
+losses += [again.train_step() for _ in range(2)]
+again.save()
+if trainer.accelerator.is_main_process:
+    print("values", json.dumps([sharded, losses]))
+"""
+    sharded, losses = launch(tmp_path, program)
+    assert sharded
+    assert losses == pytest.approx(expected, rel=1e-5)
+    ours, theirs = tmp_path / "together", tmp_path / "alone"
+    for name in ("adapter/adapter_model.safetensors", "adapter/interface.safetensors"):
+        shapes = [{key: value.shape for key, value in load_file(folder / name).items()} for folder in (ours, theirs)]
+        assert shapes[0] == shapes[1]
+    assert {file.name for file in (ours / "adapter").iterdir()} == {
+        file.name for file in (theirs / "adapter").iterdir()
+    }
+    goes_on = make_trainer(ours, batch_per_device=2)  # on one process
+    assert goes_on.step == 6
+    assert goes_on.train_step() == pytest.approx(alone.train_step(), rel=1e-4)
+
+
 def test_the_global_batch_is_the_same_on_any_number_of_processes():
-    config = TrainConfig(model="m", output="o", data="d", budgets=(4,), steps=1, batch=256, batch_per_device=8)
+    config = TrainConfig(model="m", output="o", data="d", budgets=(4,), steps=1)
     assert [config.accumulation(processes) for processes in (1, 2, 8, 32)] == [32, 16, 4, 1]
     with refused("256", "5 processes"):
         config.accumulation(5)

@@ -7,7 +7,8 @@ import torch
 
 import rti
 from rti.training.average import MovingAverage
-from rti.training.elastic import Dial, DrawSettings, ElasticObjective, draw, draw_dial
+from rti.training.draws import DrawSettings, draw
+from rti.training.elastic import Dial, ElasticObjective, blur, draw_dial
 from rti.training.settings import check_unchanged, parse_arguments
 from tiny import make_backbone, make_condition, refused
 
@@ -121,12 +122,12 @@ def test_the_objective_is_the_velocity_loss_of_each_example(family, cuts_from):
         clean = torch.where(draws.dropped.view(-1, 1, 1, 1), both[1], both[0])
         expected = ((clean - images) / (1 - t).clamp_min(0.05)).square().flatten(1).mean(dim=1)
     model = rti.attach(backbone, rti.RegionConfig(core=(1, 2), cuts="merge", cuts_from=cuts_from))
-    objective = ElasticObjective(model)
     patches = backbone.patches
+    objective = ElasticObjective(model, estimate_budget=patches)
     torch.testing.assert_close(
-        objective(images, condition, draws, Dial(patches, False), patches).detach(), expected, rtol=1e-4, atol=1e-5
+        objective(images, condition, draws, Dial(patches, False)).detach(), expected, rtol=1e-4, atol=1e-5
     )
-    loss = objective(images, condition, draws, Dial(8, False), 4).mean()
+    loss = objective(images, condition, draws, Dial(8, False)).mean()
     loss.backward()
     grads = {name: p.grad for name, p in model.named_parameters()}
     last_text = f"double_blocks.{backbone.depth - 1}.txt_"  # leads to no output
@@ -149,12 +150,43 @@ def test_the_estimate_is_made_earlier_without_gradients_and_a_blind_step_makes_n
     monkeypatch.setattr(rti.ElasticModel, "forward", spy)
     draws = draw(SHAPE, seed=0, step=0, examples=range(2), settings=DrawSettings())
     arguments = (torch.zeros(2, *SHAPE), make_condition(backbone, 2), draws)
-    ElasticObjective(model)(*arguments, Dial(8, False), 4)
+    ElasticObjective(model, 4)(*arguments, Dial(8, False))
     (early, lean, none, graded), (late, budget, estimate, grading) = calls
     torch.testing.assert_close(early, (draws.t - draws.earlier).clamp_min(0))
     assert (lean, none, graded, budget, grading) == (4, None, False, 8, True)
     assert torch.equal(late, draws.t)
     assert estimate.shape == (2, *SHAPE)
     calls.clear()
-    ElasticObjective(model)(*arguments, Dial(8, True), 4)
+    ElasticObjective(model, 4)(*arguments, Dial(8, True))
     assert [call[2] for call in calls] == [None]
+
+
+def test_the_blur_in_place_of_an_estimate_takes_no_pass_and_grows_with_the_noise(monkeypatch):
+    backbone = make_backbone("jit")
+    model = rti.attach(backbone, rti.RegionConfig(core=(1, 2), cuts="merge", cuts_from="estimate"))
+    estimates = []
+    forward = rti.ElasticModel.forward
+
+    def spy(self, x, t, condition, budget=None, estimate=None):
+        estimates.append(estimate)
+        return forward(self, x, t, condition, budget, estimate)
+
+    monkeypatch.setattr(rti.ElasticModel, "forward", spy)
+    images = torch.rand(2, *SHAPE, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    draws = draw(SHAPE, seed=0, step=0, examples=range(2), settings=DrawSettings())
+    draws = draws._replace(t=torch.tensor([0.9, 0.3]))
+    ElasticObjective(model, None)(images, make_condition(backbone, 2), draws, Dial(8, False))
+    (estimate,) = estimates
+    errors = (estimate - images).square().flatten(1).mean(dim=1)
+    assert 0 < errors[0] < errors[1]
+
+
+def test_a_blur_is_a_gaussian():
+    images = torch.zeros(2, 1, 32, 32)
+    images[:, :, 16, 16] = 1.0
+    blurred = blur(images, torch.tensor([0.0, 2.0]))
+    torch.testing.assert_close(blurred[0], images[0])
+    offsets = torch.arange(32) - 16.0
+    bell = torch.exp(-(offsets**2) / 8)
+    bell = bell / bell.sum()
+    torch.testing.assert_close(blurred[1, 0], bell[:, None] * bell[None], atol=1e-5, rtol=0)

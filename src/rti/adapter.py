@@ -29,13 +29,14 @@ from rti.errors import InputError
 from rti.hub import fetch, is_repository_name
 from rti.lora import ADAPTER
 from rti.reductions import config_from_dict
+from rti.shipped import find_shipped, shipped, shipped_name
 
 CONFIG, INTERFACE, LORA = "rti_config.json", "interface.safetensors", "adapter_model.safetensors"
 PEFT_PREFIX = "base_model.model."  # what PEFT puts before the names of a wrapped model
 
 
-def save(model: ElasticModel, folder: str | Path) -> None:
-    """Write the adapter to a folder, all files or none."""
+def save(model: ElasticModel, folder: str | Path, values: dict[str, torch.Tensor] | None = None) -> None:
+    """Write the adapter to a folder, all files or none. `values` are its tensors where they are not the model's own."""
     folder = Path(folder)
     backbone = model.backbone
     card = _card(model)
@@ -54,8 +55,9 @@ def save(model: ElasticModel, folder: str | Path) -> None:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
     try:
         backbone.peft_config[ADAPTER].save_pretrained(staging)
-        save_file(_lora_state(backbone), staging / LORA, metadata={"format": "pt"})
-        save_file(_contiguous(model.reduction.state_dict()), staging / INTERFACE, metadata={"format": "pt"})
+        save_file(_lora_state(backbone, _under("backbone.", values)), staging / LORA, metadata={"format": "pt"})
+        interface = model.reduction.state_dict() | (_under("reduction.", values) or {})
+        save_file(_contiguous(interface), staging / INTERFACE, metadata={"format": "pt"})
         (staging / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         (staging / "README.md").write_text(card, encoding="utf-8")
         files = list(staging.iterdir())
@@ -76,7 +78,7 @@ def load(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
 ) -> ElasticModel:
-    """Load an adapter from a folder or the hub, and attach it to its backbone.
+    """Load an adapter from a folder, the hub, or by the name of a shipped model, and attach it to its backbone.
 
     The folder knows where its backbone came from; `backbone` says otherwise, as a module or as a source.
     """
@@ -85,9 +87,12 @@ def load(
         raise InputError(f"{folder} holds no adapter; expected a folder or a hub repository with {CONFIG}")
     config, origin = read_config(path)
     if backbone is None:
-        source = origin.get("source")
+        # The backbone of a shipped adapter lies beside it, wherever it lay in training.
+        source = origin.get("source") if shipped_name(path) is None else {"source": str(path.parent)}
         if not _is_source(source):
             raise InputError(f"{path / CONFIG} does not say where its backbone is; give it as backbone=")
+        home = find_shipped(source["source"])  # a name that was stored is never a folder of the user's
+        source = source if home is None else source | {"source": str(home)}
         backbone = load_backbone(**source, dtype=dtype, device=device)
     elif not isinstance(backbone, torch.nn.Module):
         backbone = load_backbone(backbone, dtype=dtype, device=device)
@@ -129,7 +134,10 @@ def _is_source(value: Any) -> bool:
 
 def adapter_folder(source: str | Path) -> Path | None:
     """The local folder of an adapter, fetched from the hub where need be; None if `source` is none."""
-    path = Path(source).expanduser()
+    path = shipped(source)
+    if path is not None and not (path / CONFIG).is_file():
+        path = path / "adapter"  # a model's name also stands for its adapter
+    path = path or Path(source).expanduser()
     if path.is_dir():
         return path if (path / CONFIG).is_file() else None
     if path.exists() or not is_repository_name(str(source)):
@@ -168,11 +176,20 @@ def _check_backbone(backbone: torch.nn.Module, origin: dict[str, Any], path: Pat
             raise InputError(f"{path} was made for {name} {origin['sizes'].get(name)}, the backbone has {sizes[name]}")
 
 
-def _lora_state(backbone: Backbone, prefix: str = PEFT_PREFIX) -> dict[str, torch.Tensor]:
+def _lora_state(
+    backbone: Backbone, values: dict[str, torch.Tensor] | None = None, prefix: str = PEFT_PREFIX
+) -> dict[str, torch.Tensor]:
     from peft import get_peft_model_state_dict
 
-    state = get_peft_model_state_dict(backbone, adapter_name=ADAPTER, save_embedding_layers=False)
+    state = get_peft_model_state_dict(backbone, values, adapter_name=ADAPTER, save_embedding_layers=False)
     return _contiguous({prefix + key: value for key, value in state.items()})
+
+
+def _under(prefix: str, values: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor] | None:
+    """The values of one part of the model, by their names in it."""
+    if values is None:
+        return None
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 def _contiguous(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -37,6 +37,11 @@ class ReductionConfig:
         if self.core[1] >= depth:
             raise InputError(f"core {self.core} is outside the trunk; allowed: blocks 0 to {depth - 1}")
 
+    @classmethod
+    def training_defaults(cls) -> dict[str, Any]:
+        """What a new run of `rti train` starts with, where it is not the field's own default."""
+        return {}
+
     def to_dict(self) -> dict[str, Any]:
         return {"reduction": self.name} | asdict(self)
 
@@ -78,6 +83,10 @@ class RegionConfig(ReductionConfig):
         number = isinstance(self.size_prior, (int, float)) and not isinstance(self.size_prior, bool)
         if not number or not math.isfinite(self.size_prior) or self.size_prior < 0:
             raise InputError(f"size_prior must be a finite number of at least 0, got {self.size_prior!r}")
+
+    @classmethod
+    def training_defaults(cls) -> dict[str, Any]:
+        return {"cuts": "merge", "cuts_from": "estimate"}
 
 
 def _is_whole(value: Any) -> bool:

@@ -57,6 +57,8 @@ class Pipeline:
     ) -> Pipeline:
         """From an adapter (a folder or a repository, which knows its backbone), or a backbone with or without one.
 
+        A model that ships with rti, such as "scenes", comes with its adapter.
+
         `text_encoder` replaces the one the checkpoint names; it is loaded when first needed. With `merge` the LoRA is
         folded into the weights, which is faster. `options` go to `rti.load_backbone`, such as init="random".
         """
@@ -116,6 +118,7 @@ class Pipeline:
         output_type: str = "pil",
         callback_on_step_end: Callable[[Pipeline, int, float, dict[str, torch.Tensor]], Any] | None = None,
         return_regions: bool = False,
+        lenient: bool = False,
         progress: bool = True,
     ) -> PipelineOutput:
         """Pictures for prompts (MiniT2I) or labels (JiT); a label may also be given in the prompt's place.
@@ -128,6 +131,7 @@ class Pipeline:
         callback_on_step_end: called as diffusers does, with the pipeline, the step, its time, and a dict of "latents"
             (here the picture so far) and "estimate" (the clean picture predicted); it may raise to stop.
         return_regions: also give back the regions of the last step.
+        lenient: leave words out that the text encoder does not know, with a warning, instead of refusing the prompt.
         """
         if output_type not in OUTPUT_TYPES:
             raise InputError(f"output_type {output_type!r} is unknown; allowed: {', '.join(OUTPUT_TYPES)}")
@@ -141,7 +145,7 @@ class Pipeline:
                 "return_regions given, but the frozen backbone has no regions; leave it out, or give a budget"
             )
         with self.elastic.dense() if dense and self.elastic is not None else nullcontext(self.model) as model:
-            condition = self._condition(prompt, label, num_images_per_prompt)
+            condition = self._condition(prompt, label, num_images_per_prompt, lenient)
             count = len(condition)
             noise = self._noise(count, generator)
             state, start = noise, 0
@@ -174,7 +178,7 @@ class Pipeline:
         return PipelineOutput(_output(torch.cat(parts), output_type), found)
 
     @torch.no_grad()
-    def _condition(self, prompt: Any, label: Any, repeats: int) -> Condition:
+    def _condition(self, prompt: Any, label: Any, repeats: int, lenient: bool = False) -> Condition:
         backbone = self.backbone
         if backbone.conditioned_on == "text":
             prompts = list(prompt) if isinstance(prompt, (list, tuple)) else [prompt]
@@ -184,7 +188,8 @@ class Pipeline:
                 )
             if not prompts or not all(isinstance(text, str) and text.strip() for text in prompts):
                 raise InputError(f"prompt must be a text or a list of texts, none of them empty; got {prompt!r}")
-            states, mask = self.text_encoder(prompts, backbone.config.prompt_length)
+            options = {"lenient": True} if lenient else {}  # an encoder of the user's own need not know it
+            states, mask = self.text_encoder(prompts, backbone.config.prompt_length, **options)
             condition = backbone.condition(text=states.to(backbone.device), mask=mask.to(backbone.device))
         else:
             given = [value for value in (prompt, label) if value is not None]

@@ -60,6 +60,46 @@ PRESETS = {
     )
 }
 
+# Small models to train from scratch on the scenes world, by `rti pretrain`: MiniT2I's structure with 16 x 16 patches
+# and 64 text tokens, the release's 4 to 1, and JiT's with a class for each colour of each shape.
+FROM_SCRATCH: dict[str, tuple[str, dict[str, Any]]] = {
+    "scenes": (
+        "minit2i",
+        dict(
+            image_size=64,
+            patch_size=4,
+            txt_input_size=64,
+            hidden_size=128,
+            txt_hidden_size=128,
+            cond_vec_size=128,
+            depth_double=12,
+            txt_preamble_depth=2,
+            num_heads=4,
+            head_dim=32,
+            pca_channels=32,
+            prompt_length=64,
+            noise_scale=1.0,
+            n_T=50,
+            guidance_scale=3.0,
+            llm="rti-words",
+        ),
+    ),
+    "scenes-jit": (
+        "jit",
+        dict(
+            input_size=64,
+            patch_size=4,
+            hidden_size=128,
+            depth=10,
+            num_heads=4,
+            bottleneck_dim=32,
+            in_context_len=4,
+            in_context_start=3,
+            num_classes=56,
+        ),
+    ),
+}
+
 _SIZE_NAMES = {"b": "b16", "base": "b16", "l": "l16", "large": "l16", "h": "h16", "huge": "h16"}
 
 

@@ -1,4 +1,4 @@
-"""Prompts to text states, by a frozen T5 encoder from transformers."""
+"""Prompts to text states: by a frozen T5 encoder from transformers, or by a checkpoint's own words."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ import torch
 from rti.backbones.base import Backbone
 from rti.backbones.checkpoint import read_json
 from rti.errors import InputError
+from rti.shipped import find_shipped
 
 WORDS = "rti-words"  # the kind of encoder that has one vector per word, see rti.scenes.encoder
 
 
 class TextEncoder(Protocol):
-    """What a pipeline needs of a text encoder. `length` is the padded length."""
+    """What a pipeline needs of a text encoder. `length` is the padded length.
 
-    def __call__(self, prompts: Sequence[str], length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    `lenient` leaves out words it does not know, with a warning. It is given only where a user asks for it.
+    """
+
+    def __call__(self, prompts: Sequence[str], length: int, lenient: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Prompts -> states (B, length, C) and mask (B, length)."""
         ...
 
 
 def text_encoder_of(backbone: Backbone) -> Path | str | None:
     """Where a backbone's text encoder is: beside its checkpoint, or else where its config says."""
-    source = Path(str((backbone.source or {}).get("source", "")))
+    name = str((backbone.source or {}).get("source", ""))
+    source = find_shipped(name) or Path(name)
     if (source / "text_encoder").is_dir():
         return source
     return getattr(backbone.config, "llm", None)
@@ -69,8 +74,13 @@ class T5TextEncoder:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"cannot load the text encoder {source}: {reason}") from None
 
+    def to(self, device: str | torch.device) -> T5TextEncoder:
+        self.encoder.to(device)
+        return self
+
     @torch.no_grad()
-    def __call__(self, prompts: Sequence[str], length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, prompts: Sequence[str], length: int, lenient: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """Every word is known, piece by piece: `lenient` changes nothing."""
         tokens = self.tokenizer(
             list(prompts), padding="max_length", truncation=True, max_length=length, return_tensors="pt"
         ).to(self.encoder.device)

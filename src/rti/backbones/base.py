@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from rti.errors import InputError
 
@@ -81,9 +82,11 @@ class Backbone(nn.Module):
     config_type: type  # a frozen dataclass whose fields are those of the release's config
     config_marker: str  # a field that only this family's configs have
     weight_marker: str  # a key that only this family's checkpoints have
+    weight_prefix: str  # what the release puts before every key
     condition_type: type[Condition]
     conditioned_on: str  # "text" or "labels"
     lora_targets: tuple[str, ...]  # linear layers that get LoRA: those that give the paper's trainable counts
+    block_types: tuple[type[nn.Module], ...]  # what is repeated: compiled, checkpointed and sharded one by one
 
     hidden_size: int
     depth: int
@@ -94,6 +97,7 @@ class Backbone(nn.Module):
 
     source: dict[str, Any] | None = None  # how to load it again, set by the loader
     attached: bool = False  # whether a reduction is attached
+    gradient_checkpointing: bool = False  # in training, compute a block's activations twice instead of keeping them
 
     # The protocol: six methods.
 
@@ -151,7 +155,20 @@ class Backbone(nn.Module):
         tokens = self.embed(*self.check(x, t, condition), condition)
         return self.head(self.run(tokens, 0, self.depth))
 
+    def reset_parameters(self) -> None:
+        """Weights to start base training from, by torch's own generator."""
+        raise NotImplementedError
+
     # Facts that follow from the above.
+
+    def call_block(self, block: nn.Module, *inputs: torch.Tensor) -> Any:
+        """Run a block, with its activations kept or not."""
+        if self.gradient_checkpointing and torch.is_grad_enabled():
+            return checkpoint(block, *inputs, use_reentrant=False)
+        return block(*inputs)
+
+    def repeated_blocks(self) -> list[nn.Module]:
+        return [module for module in self.modules() if isinstance(module, self.block_types)]
 
     @property
     def patches(self) -> int:

@@ -141,8 +141,10 @@ class JiT(Backbone):
     config_type = JiTConfig
     config_marker = "bottleneck_dim"
     weight_marker = "y_embedder.embedding_table.weight"
+    weight_prefix = "net."
     condition_type = LabelCondition
     conditioned_on = "labels"
+    block_types = (Block,)
     lora_targets = (
         *("attn.qkv", "attn.proj", "mlp.w12", "mlp.w3"),
         *("final_layer.linear", "final_layer.adaLN_modulation.1"),
@@ -221,7 +223,7 @@ class JiT(Backbone):
                 phasors = torch.cat([self.in_context_phasors().expand(len(phasors), -1, -1), phasors], dim=1)
             phasors = phasors.to(x.dtype)
             for block in self.blocks[first:last]:
-                x = block(x, time_and_class, phasors)
+                x = self.call_block(block, x, time_and_class, phasors)
             if side is not None:
                 side, image = x.split([side.shape[1], image.shape[1]], dim=1)
             else:
@@ -236,6 +238,22 @@ class JiT(Backbone):
     def head(self, tokens: Tokens) -> torch.Tensor:
         patches = self.final_layer(tokens.image, tokens.context[0])
         return layers.unpatchify(patches.float(), self.grid, self.patch_size)
+
+    def reset_parameters(self) -> None:
+        """As the authors: Xavier for linear maps, small embeddings, and gates and a head that start at zero."""
+        with torch.no_grad():
+            self.pos_embed.copy_(layers.position_table(self.grid, self.hidden_size))
+            for name, parameter in self.named_parameters():
+                if "norm" in name:
+                    parameter.fill_(1.0)
+                elif name == "pos_embed":
+                    continue
+                elif "embedding_table" in name or "t_embedder" in name or name == "in_context_posemb":
+                    parameter.normal_(std=0.02)
+                elif parameter.ndim == 1 or "adaLN_modulation" in name or name.startswith("final_layer"):
+                    parameter.zero_()
+                else:
+                    layers.xavier(parameter)
 
     def block_flops(self, block: int, image_tokens: float) -> float:
         config = self.config

@@ -115,3 +115,20 @@ def patchify(images: torch.Tensor, patch_size: int) -> torch.Tensor:
     batch, channels, height, width = images.shape
     pixels = images.reshape(batch, channels, height // patch_size, patch_size, width // patch_size, patch_size)
     return pixels.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, patch_size * patch_size * channels)
+
+
+def position_table(grid: tuple[int, int], hidden_size: int, spacing: float = 1.0) -> torch.Tensor:
+    """Fixed sin-cos position of each patch, (1, N, D): half of the channels for the column, half for the row."""
+    quarter = hidden_size // 4
+    rate = 10000.0 ** (-torch.arange(quarter, dtype=torch.float64, device="cpu") / quarter)
+    rows, columns = (coordinates(side, spacing)[:, None] * rate for side in grid)
+    by_row = torch.cat([rows.sin(), rows.cos()], dim=-1)[:, None].expand(-1, grid[1], -1)
+    by_column = torch.cat([columns.sin(), columns.cos()], dim=-1)[None].expand(grid[0], -1, -1)
+    return torch.cat([by_column, by_row], dim=-1).reshape(1, grid[0] * grid[1], hidden_size)
+
+
+def xavier(parameter: torch.Tensor, scale: float = 1.0) -> None:
+    """Uniform with the variance that keeps activations and gradients at their scale. A patch projection is a matrix."""
+    fan_in, fan_out = parameter[0].numel(), len(parameter)
+    bound = scale * math.sqrt(6 / (fan_in + fan_out))
+    parameter.uniform_(-bound, bound)

@@ -15,6 +15,7 @@ from rti.backbones.minit2i import MiniT2I
 from rti.errors import InputError, UnsupportedModelError
 from rti.hub import fetch, is_repository_name
 from rti.presets import PRESETS, Preset, find_preset, get_preset, sizes_of
+from rti.shipped import shipped, shipped_name, shipped_names
 
 FAMILIES: dict[str, type[Backbone]] = {family.family: family for family in (MiniT2I, JiT)}
 
@@ -29,9 +30,10 @@ def load_backbone(
 ) -> Backbone:
     """Load a released model.
 
-    `source` is a preset such as "minit2i-b16", a repository on the hub, or a local file or folder in the release's
-    layout. `size` ("b16", "large", ...) chooses where there are several, or tells the size of a file that does not say.
-    With init="random" the preset is built with random weights from `seed` instead, for benchmarks.
+    `source` is a preset such as "minit2i-b16", a model that ships with rti, a repository on the hub, or a local file or
+    folder in the release's layout. `size` ("b16", "large", ...) chooses where there are several, or tells the size of a
+    file that does not say. With init="random" the preset is built with random weights from `seed` instead, for
+    benchmarks.
     """
     if init not in (None, "random"):
         raise InputError(f"init {init!r} is unknown; allowed: 'random', or none to load weights")
@@ -80,9 +82,10 @@ def randomise(backbone: Backbone, seed: int, dtype: torch.dtype) -> None:
 
 def _locate(source: str | Path, size: str | None) -> tuple[Path, dict[str, Any]]:
     """A local path for `source`, and what to remember so that an adapter finds its backbone again."""
-    path = Path(source).expanduser()
+    path = shipped(source) or Path(source).expanduser()
     if path.exists():
-        return path, {"source": str(path.resolve())} | ({"size": size} if size else {})
+        # A shipped model by its name: the package may lie elsewhere when the adapter is loaded.
+        return path, {"source": shipped_name(path) or str(path.resolve())} | ({"size": size} if size else {})
     text = str(source)
     if text.lower() in FAMILIES or find_preset(text) is not None:
         preset = get_preset(text, size)
@@ -100,7 +103,7 @@ def _locate(source: str | Path, size: str | None) -> tuple[Path, dict[str, Any]]
         if family is not None:
             return _download(*get_preset(family, size).hub), remembered
         return _download(text, None), remembered
-    raise InputError(f"{text!r} is no file, folder or preset; presets: {', '.join(PRESETS)}")
+    raise InputError(f"{text!r} is no file, folder or preset; presets: {', '.join([*shipped_names(), *PRESETS])}")
 
 
 def _download(repository: str, folder: str | None) -> Path:

@@ -154,8 +154,10 @@ class MiniT2I(Backbone):
     config_type = MiniT2IConfig
     config_marker = "depth_double"
     weight_marker = "double_blocks.0.img_qkv.weight"
+    weight_prefix = "model.net."
     condition_type = TextCondition
     conditioned_on = "text"
+    block_types = (DoubleBlock, PreambleBlock)
     lora_targets = (
         *("img_qkv", "txt_qkv", "img_attn_proj", "txt_attn_proj"),
         *("qkv", "attn_proj", "w1", "w2", "w3", "final_layer.linear"),
@@ -185,7 +187,7 @@ class MiniT2I(Backbone):
         self.final_layer = Head(config)
 
         spacing = config.patch_spacing
-        self.patch_table = FloatTable(position_table(self.grid, config.hidden_size, spacing))
+        self.patch_table = FloatTable(layers.position_table(self.grid, config.hidden_size, spacing))
         self.patch_phasors = FloatTable(layers.phasors(layers.grid_angles(self.grid, config.head_dim, spacing)))
         positions = torch.arange(config.prompt_length, dtype=torch.float64, device="cpu")
         angles = positions[:, None] * layers.frequencies(config.head_dim // 2, config.head_dim)
@@ -214,7 +216,7 @@ class MiniT2I(Backbone):
         text = self.txt_embedder(words)
         phasors = self.text_phasors()[:, : text.shape[1]].to(text.dtype)
         for block in self.txt_preamble_blocks:
-            text = block(text, phasors)
+            text = self.call_block(block, text, phasors)
         return replace(condition, stream=text)
 
     def unconditional(self, condition: TextCondition) -> TextCondition:
@@ -234,11 +236,25 @@ class MiniT2I(Backbone):
         text_phasors = self.text_phasors()[:, : text.shape[1]].expand(len(tokens.phasors), -1, -1)
         phasors = torch.cat([text_phasors, tokens.phasors], dim=1).to(image.dtype)
         for block in self.double_blocks[start:stop]:
-            text, image = block(text, image, phasors)
+            text, image = self.call_block(block, text, image, phasors)
         return tokens._replace(image=image, side=text)
 
     def head(self, tokens: Tokens) -> torch.Tensor:
         return layers.unpatchify(self.final_layer(tokens.image).float(), self.grid, self.patch_size)
+
+    def reset_parameters(self) -> None:
+        """Xavier for linear maps, residual branches scaled down by depth, and a head that starts at zero."""
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if "norm" in name:
+                    parameter.fill_(1.0)
+                elif parameter.ndim == 1 or name.startswith("final_layer"):
+                    parameter.zero_()
+                elif name == "mask_token":
+                    parameter.normal_(std=0.5)
+                else:
+                    residual = name.endswith(("attn_proj.weight", "w2.weight"))
+                    layers.xavier(parameter, (2 * self.depth) ** -0.5 if residual else 1.0)
 
     def block_flops(self, block: int, image_tokens: float) -> float:
         config = self.config
@@ -246,13 +262,3 @@ class MiniT2I(Backbone):
         tokens = image_tokens + config.prompt_length
         linear = 4 * config.hidden_size * inner + 3 * config.hidden_size * config.mlp_width
         return 2 * tokens * linear + 4 * tokens * tokens * inner
-
-
-def position_table(grid: tuple[int, int], hidden_size: int, spacing: float = 1.0) -> torch.Tensor:
-    """Fixed sin-cos position of each patch, (1, N, D): half of the channels for the column, half for the row."""
-    quarter = hidden_size // 4
-    rate = 10000.0 ** (-torch.arange(quarter, dtype=torch.float64, device="cpu") / quarter)
-    rows, columns = (layers.coordinates(side, spacing)[:, None] * rate for side in grid)
-    by_row = torch.cat([rows.sin(), rows.cos()], dim=-1)[:, None].expand(-1, grid[1], -1)
-    by_column = torch.cat([columns.sin(), columns.cos()], dim=-1)[None].expand(grid[0], -1, -1)
-    return torch.cat([by_column, by_row], dim=-1).reshape(1, grid[0] * grid[1], hidden_size)

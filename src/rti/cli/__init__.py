@@ -8,10 +8,14 @@ from collections.abc import Sequence
 import typer
 
 from rti import __version__
+from rti.cli.encode import encode
+from rti.cli.eval import evaluations
 from rti.cli.info import flops, info
 from rti.cli.output import show_error
+from rti.cli.pretrain import pretrain
 from rti.cli.regions import regions
 from rti.cli.sample import sample
+from rti.cli.scenes import scenes
 from rti.cli.train import train
 from rti.errors import InputError
 
@@ -26,10 +30,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Region tokens for pixel-space diffusion transformers: one checkpoint, every compute budget.",
 )
-for command in (sample, regions, info, flops):
+for command in (sample, regions, info, flops, encode, scenes):
     app.command()(command)
 # Any field of the settings is an option of its own; the command parses those itself.
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
+for command in (train, pretrain):
+    app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(command)
+app.add_typer(evaluations, name="eval")
 
 
 def _version(show: bool) -> None:

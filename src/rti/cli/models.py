@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rti.errors import InputError
 from rti.presets import PRESETS, find_preset
+from rti.shipped import SHIPPED
 
 if TYPE_CHECKING:
     from rti.backbones import Backbone
     from rti.config import ReductionConfig
+    from rti.pipeline import Pipeline
     from rti.reductions import Reduction
 
-MODEL_HELP = f"A preset ({', '.join(PRESETS)}), or the folder of a checkpoint or of an adapter."
+_SHIPPED = f"A model that ships with rti ({', '.join(SHIPPED)}), a" if SHIPPED else "A"
+MODEL_HELP = f"{_SHIPPED} preset ({', '.join(PRESETS)}), or the folder of a checkpoint or of an adapter."
+DTYPES = ("float32", "bfloat16", "float16")
+DTYPE_HELP = f"Weights as {', '.join(DTYPES)}; the sampling state is always float32."
+DEVICE_HELP = "cpu, cuda, cuda:1, mps, or auto."
 
 
 def describe(model: str, core: tuple[int, int] | None = None) -> tuple[Backbone, Reduction, ReductionConfig]:
@@ -41,6 +47,22 @@ def describe(model: str, core: tuple[int, int] | None = None) -> tuple[Backbone,
     with torch.device("meta"):
         reduction = make_reduction(config, backbone)
     return backbone, reduction, config
+
+
+def load_pipeline(
+    model: str, adapter: str | None = None, dtype: str = "float32", device: str = "auto", **options: Any
+) -> Pipeline:
+    """The pipeline of a model as typed, its LoRA not folded in; `options` go to `Pipeline.from_pretrained`."""
+    if dtype not in DTYPES:
+        raise InputError(f"dtype {dtype!r} is unknown; allowed: {', '.join(DTYPES)}")
+    import torch
+
+    from rti.pipeline import Pipeline
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    options |= {"torch_dtype": getattr(torch, dtype), "device": device, "merge": False}
+    return Pipeline.from_pretrained(model, adapter=adapter, **options)
 
 
 def default_core(depth: int) -> tuple[int, int]:

@@ -6,17 +6,20 @@ from pathlib import Path
 
 import typer
 
-from rti.cli.models import MODEL_HELP
+from rti.cli.models import DEVICE_HELP, DTYPE_HELP, MODEL_HELP, load_pipeline
 from rti.cli.output import show_json, show_table, span, whole_numbers
+from rti.cli.warn import one_line_warnings
 from rti.config import CUT_NAMES, CUT_SOURCES
 from rti.errors import InputError
+from rti.shipped import DEFAULT, SHIPPED, find_shipped
 
-DTYPES = ("float32", "bfloat16", "float16")
+DEFAULT_HELP = f" Default: {DEFAULT}." if DEFAULT in SHIPPED else ""
 
 
+@one_line_warnings()
 def sample(
     prompts: list[str] = typer.Argument(None, help="Prompts, for a text-to-image model."),
-    model: str = typer.Option(None, "--model", "-m", help=MODEL_HELP),
+    model: str = typer.Option(None, "--model", "-m", help=MODEL_HELP + DEFAULT_HELP),
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
     size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ..."),
     labels: str = typer.Option(None, help="Class labels, such as 207,360, for a class-conditional model."),
@@ -30,9 +33,10 @@ def sample(
     ),
     regions: bool = typer.Option(False, "--regions", help="Draw each row's regions at the last step."),
     output: Path = typer.Option("sample.png", "--output", "-o", help="Where to write the picture."),
-    dtype: str = typer.Option("float32", help=f"Weights as {', '.join(DTYPES)}; the sampling state is always float32."),
-    device: str = typer.Option("auto", help="cpu, cuda, cuda:1, mps, or auto."),
+    dtype: str = typer.Option("float32", help=DTYPE_HELP),
+    device: str = typer.Option("auto", help=DEVICE_HELP),
     text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names."),
+    lenient: bool = typer.Option(False, "--lenient", help="Leave out words the model does not know, with a warning."),
     untrained: bool = typer.Option(
         False, "--untrained", help="Without an adapter: attach a fresh interface, untrained."
     ),
@@ -45,11 +49,15 @@ def sample(
     """Make pictures, the same prompts and seeds at several budgets, and put them into one picture.
 
     Rows are budgets, columns are prompts. "dense" is the frozen backbone without the adapter.
+
+    The words of the model scenes: a an; two three four; plain striped dotted;
+    red orange yellow green cyan blue purple pink; circle square triangle star
+    cross ring moon, and their plurals; left of, right of, above, below; and.
     """
     if model is None:
-        raise InputError("no model given; give --model, for example --model minit2i-b16 --adapter FOLDER")
-    if dtype not in DTYPES:
-        raise InputError(f"dtype {dtype!r} is unknown; allowed: {', '.join(DTYPES)}")
+        if find_shipped(DEFAULT) is None:
+            raise InputError("no model given; give --model, for example --model minit2i-b16 --adapter FOLDER")
+        model = DEFAULT
     if not prompts and not labels:
         raise InputError("nothing to draw: give prompts, or --labels for a class-conditional model")
 
@@ -62,23 +70,11 @@ def sample(
     from rti.config import RegionConfig
     from rti.core import ElasticModel, attach
     from rti.images import check_output, contact_sheet, draw_regions, enlarge, save_image
-    from rti.pipeline import Pipeline
     from rti.presets import find_preset
 
     check_output(output)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     options = {"init": init} if init else {}
-    pipe = Pipeline.from_pretrained(
-        model,
-        adapter=adapter,
-        size=size,
-        text_encoder=text_encoder,
-        torch_dtype=getattr(torch, dtype),
-        device=device,
-        merge=False,
-        **options,
-    )
+    pipe = load_pipeline(model, adapter, dtype, device, size=size, text_encoder=text_encoder, **options)
     if untrained and not isinstance(pipe.model, ElasticModel):
         preset = None if Path(model).exists() else find_preset(model, size)
         where = span(core) or (preset.core if preset else default_core(pipe.backbone.depth))
@@ -107,6 +103,7 @@ def sample(
             guidance_scale=guidance,
             generator=[torch.Generator().manual_seed(seed + index) for index in range(len(names))],
             return_regions=regions and row is not None,
+            lenient=lenient,
         )
         seconds[row] = round(time.perf_counter() - started, 3)
         pictures[row] = [enlarge(picture, 192) for picture in result.images]  # room for the labels

@@ -35,12 +35,16 @@ class CaptionFolder(PictureSource):
         super().__init__(str(folder), "text", len(self.rows), size, flip)
 
     def read(self, number: int) -> Stored:
+        picture = self.folder / self.rows[number].path
+        return Stored(_read(picture), str(picture), caption=self.read_caption(number))
+
+    def read_caption(self, number: int) -> str:
         path, caption = self.rows[number]
         picture = self.folder / path
         if not self.has_metadata:
             words = picture.with_suffix(".txt")
             caption = decode_text(_read(words), str(words))
-        return Stored(_read(picture), str(picture), caption=check_caption(caption, str(picture)))
+        return check_caption(caption, str(picture))
 
 
 class ClassFolder(PictureSource):

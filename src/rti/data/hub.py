@@ -28,6 +28,7 @@ class HubSource(PictureSource):
             raise InputError(f"{name} needs a column of images and one of {wanted}; its columns are {listed}")
         self.classes = list(getattr(dataset.features[self.answer], "names", None) or [])
         # Undecoded, so that one broken picture is one broken example, and all sources decode alike.
+        self.answers = dataset.select_columns([self.answer])
         dataset = dataset.select_columns([self.image, self.answer])
         self.dataset = dataset.cast_column(self.image, datasets.Image(decode=False))
         super().__init__(name, "labels" if self.answer == labels else "text", len(dataset), size, flip)
@@ -47,6 +48,9 @@ class HubSource(PictureSource):
         if answer is None or answer < 0:  # -1 marks a missing class
             raise BrokenExample(f"{name} has no class")
         return Stored(data, name, label=int(answer))
+
+    def read_caption(self, number: int) -> str:
+        return check_caption(self.answers[number][self.answer], f"{self.name} row {number}")
 
 
 def open_hub(spec: str, size: int | tuple[int, int], flip: bool = False, kind: str | None = None) -> HubSource:

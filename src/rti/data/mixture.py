@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -57,6 +58,10 @@ class Mixture(Source):
     def describe(self) -> str:
         parts = (f"{weight:.1%} {source.describe()}" for weight, source in zip(self.weights, self.sources, strict=True))
         return f"mixture of {' + '.join(parts)}"
+
+    def captions(self) -> Iterator[str]:
+        """Those of every part, whatever its weight."""
+        return chain(*[source.captions() for source in self.sources])
 
     def locate(self, index: int) -> tuple[Source, int]:
         number, rank = self.pick(index)

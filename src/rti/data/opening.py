@@ -9,7 +9,7 @@ from rti.data.fetch import HUB, WEB
 from rti.data.folder import CaptionFolder, ClassFolder, folder_kind, walk
 from rti.data.hub import PREFIX, open_hub
 from rti.data.mixture import Mixture
-from rti.data.scenes_source import ScenesSource
+from rti.data.scenes_source import ClassScenesSource, ScenesSource
 from rti.data.shards import ShardSource
 from rti.data.source import ENDINGS, KINDS, Source
 from rti.errors import InputError
@@ -67,8 +67,8 @@ def _weighted(part: str) -> tuple[str, float | None]:
 def _open(part: str, size: int | tuple[int, int], flip: bool, seed: int, kind: str | None) -> Source:
     if part == "scenes":
         if flip:
-            raise InputError("scenes cannot be flipped: their captions say what is left and right")
-        return ScenesSource(size, seed)
+            raise InputError("scenes cannot be flipped: captions say what is left and right, and a moon has one side")
+        return (ClassScenesSource if kind == "labels" else ScenesSource)(size, seed)
     if part.startswith((*WEB, HUB)):
         return ShardSource(part, size, flip, kind)
     if part.startswith(PREFIX):

@@ -1,12 +1,14 @@
-"""The procedural world of rti.scenes as a source: as many pictures with captions as one likes."""
+"""The procedural world of rti.scenes as a source: as many pictures with captions, or classes, as one likes."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 
 from rti.data.source import Example, Source, check_size
 from rti.errors import InputError
-from rti.scenes import batch
+from rti.scenes import CLASSES, batch, class_example, class_of
 from rti.scenes.layout import CANVAS
 
 
@@ -32,5 +34,30 @@ class ScenesSource(Source):
         drawn = batch(self.seed, index, 1, self.split, self.size)
         return Example(torch.from_numpy(drawn.images[0]), drawn.scenes[0].caption, None)
 
+    def captions(self) -> Iterator[str]:
+        raise InputError("scenes are endless: their captions cannot all be read, and are encoded while training")
+
     def describe(self) -> str:
         return f"scenes: pictures with captions drawn from seed {self.seed} at {self.size} x {self.size}"
+
+
+class ClassScenesSource(ScenesSource):
+    """The same world by class: one object per picture, labelled with its colour and shape; `classes` holds the names.
+
+    Every 56 examples show each class once.
+    """
+
+    kind = "labels"
+    classes = list(CLASSES)
+
+    def __init__(self, size: int | tuple[int, int], seed: int = 0, length: int = 1 << 40) -> None:
+        super().__init__(size, seed, length)
+
+    def __getitem__(self, index: int) -> Example:
+        self.check_index(index)
+        image, scene = class_example(self.seed, index, self.size)
+        return Example(torch.from_numpy(image), None, class_of(scene))
+
+    def describe(self) -> str:
+        where = f"drawn from seed {self.seed} at {self.size} x {self.size}"
+        return f"scenes: pictures with labels of {len(self.classes)} classes {where}"

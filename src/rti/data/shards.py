@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -46,20 +48,29 @@ class ShardSource(PictureSource):
         super().__init__(name, _kind(self.columns, name, kind), sum(counts), size, flip)
 
     def read(self, number: int) -> Stored:
-        shard = int(np.searchsorted(self.first, number, side="right")) - 1
-        path = self.paths[shard]
-        picture, words, record, label = (tuple(map(int, column[number])) for column in self.columns)
+        places = self._places(number)
+        with self._open(number) as (file, name):
+            if self.kind == "labels":
+                answer = {"label": _label(_member(file, places.label, name, "cls"), name)}
+            else:
+                answer = {"caption": _words(file, places, name)}
+            return Stored(_member(file, places.picture, name, "picture"), name, **answer)
+
+    def read_caption(self, number: int) -> str:
+        with self._open(number) as (file, name):
+            return _words(file, self._places(number), name)
+
+    def _places(self, number: int) -> Columns:
+        """Offset and size of each of an example's members."""
+        return Columns(*(tuple(map(int, column[number])) for column in self.columns))
+
+    @contextmanager
+    def _open(self, number: int) -> Iterator[tuple[BinaryIO, str]]:
+        """The shard an example is in, and the example's name for messages."""
+        path = self.paths[int(np.searchsorted(self.first, number, side="right")) - 1]
         try:
             with open(path, "rb") as file:
-                name = f"{path}: {member_name(file, picture[0])}"
-                if self.kind == "labels":
-                    answer = {"label": _label(_member(file, label, name, "cls"), name)}
-                elif words[0] >= 0 or record[0] < 0:
-                    text = decode_text(_member(file, words, name, "txt or json"), name)
-                    answer = {"caption": check_caption(text, name)}
-                else:
-                    answer = {"caption": _caption(_member(file, record, name, "json"), name)}
-                return Stored(_member(file, picture, name, "picture"), name, **answer)
+                yield file, f"{path}: {member_name(file, int(self.columns.picture[number, 0]))}"
         except OSError as error:
             raise BrokenExample(f"cannot read {path} ({error.strerror or error})") from None
 
@@ -107,6 +118,13 @@ def _member(file, place: tuple[int, int], name: str, what: str) -> bytes:
         raise BrokenExample(f"{name} lies past the end of its shard, which was cut short")
     file.seek(offset)
     return file.read(size)
+
+
+def _words(file: BinaryIO, places: Columns, name: str) -> str:
+    """The caption, from the txt; from the json only where there is no txt."""
+    if places.words[0] >= 0 or places.record[0] < 0:
+        return check_caption(decode_text(_member(file, places.words, name, "txt or json"), name), name)
+    return _caption(_member(file, places.record, name, "json"), name)
 
 
 def _caption(data: bytes, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -63,6 +64,10 @@ class Source(ABC):
         """The source that holds the example, and its index there; a mixture points into its parts."""
         return self, index
 
+    def captions(self) -> Iterator[str]:
+        """Every caption, as examples have them, without decoding pictures; broken ones are left out."""
+        raise InputError(f"{self.describe()}: there are no captions to read ahead")
+
     def check_index(self, index: int) -> None:
         if not 0 <= index < len(self):
             raise IndexError(f"index {index} is outside 0..{len(self) - 1} of {self.describe()}")
@@ -84,6 +89,23 @@ class PictureSource(Source):
     @abstractmethod
     def read(self, number: int) -> Stored:
         """The stored picture, 0 <= number < count, or BrokenExample."""
+
+    def read_caption(self, number: int) -> str:
+        """The caption alone; sources that need not read the picture for it say how."""
+        return self.read(number).caption
+
+    def captions(self) -> Iterator[str]:
+        if self.kind != "text":
+            raise InputError(f"{self.describe()}: there are no captions to read")
+        return self._captions()  # another function, so that the error comes at once and not at the first caption
+
+    def _captions(self) -> Iterator[str]:
+        for number in range(self.count):  # not twice with `flip`
+            try:
+                caption = self.read_caption(number)
+            except BrokenExample:
+                continue
+            yield caption
 
     def __len__(self) -> int:
         return self.count * (2 if self.flip else 1)
@@ -131,6 +153,10 @@ def check_caption(text: object, name: str) -> str:
     """A caption without surrounding blanks, or BrokenExample if it is none."""
     if not isinstance(text, str) or not text.strip():
         raise BrokenExample(f"{name} has no caption")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # half of a surrogate pair, as JSON may hold; no tokenizer takes it
+        raise BrokenExample(f"{name} has a caption that is not text: {text!r}") from None
     return text.strip()
 
 

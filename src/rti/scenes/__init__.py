@@ -5,6 +5,8 @@ world      scenes: objects, caption, requirements; what is held out from trainin
 layout     where the objects stand
 shapes     their outlines
 render     pictures, and training batches by (seed, index)
+classes    the same world by class, for models that take labels
+shards     the world as tar files
 components connected components of masks
 detect     which objects a picture shows
 judge      GenEval's decision rule
@@ -12,6 +14,7 @@ intervals  bootstrap
 score      accuracy per task and overall, with intervals
 """
 
+from rti.scenes.classes import CLASSES, class_example, class_of, class_prompts, class_scene
 from rti.scenes.detect import Detection, detect
 from rti.scenes.judge import Verdict, judge, relative_positions
 from rti.scenes.render import Batch, batch, render
@@ -41,6 +44,7 @@ from rti.scenes.world import (
 
 __all__ = [
     "CAPTION_LENGTH",
+    "CLASSES",
     "COLOURS",
     "HELD_OUT_PAIRS",
     "HELD_OUT_TRIPLES",
@@ -58,6 +62,10 @@ __all__ = [
     "Thing",
     "Verdict",
     "batch",
+    "class_example",
+    "class_of",
+    "class_prompts",
+    "class_scene",
     "decode",
     "detect",
     "encode",

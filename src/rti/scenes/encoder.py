@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,18 +23,31 @@ class WordEncoder(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(len(VOCABULARY), width)
 
-    def forward(self, prompts: Sequence[str], length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        ids = torch.stack([torch.from_numpy(encode(prompt, length)) for prompt in prompts])
-        return self.embed(ids.to(self.embedding.weight.device))
+    def forward(self, prompts: Sequence[str], length: int, lenient: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """Unknown words are an error; with `lenient` they are left out, and a warning names them."""
+        return self.embed(self.ids(prompts, length, lenient))
+
+    def ids(self, prompts: Sequence[str], length: int, lenient: bool = False) -> torch.Tensor:
+        """The words of captions as ids (B, T), 0 for no word."""
+        if lenient:
+            encoded, unknown = zip(*(encode(prompt, length, lenient=True) for prompt in prompts), strict=True)
+            words = dict.fromkeys(word for some in unknown for word in some)
+            if words:
+                warnings.warn(f"unknown words left out: {', '.join(words)}", stacklevel=3)
+        else:
+            encoded = [encode(prompt, length) for prompt in prompts]
+        return torch.stack([torch.from_numpy(some) for some in encoded]).to(self.embedding.weight.device)
 
     def embed(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Word ids (B, T), 0 for no word -> states (B, T, C) and mask (B, T)."""
         return self.embedding(ids), ids != 0
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def save_pretrained(self, folder: str | Path, values: dict[str, torch.Tensor] | None = None) -> None:
+        """Write it to a folder; `values` are its tensors where they are not its own, such as an average's."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        save_file({"embedding.weight": self.embedding.weight.detach().contiguous()}, folder / "model.safetensors")
+        state = {name: value.detach().contiguous() for name, value in (values or self.state_dict()).items()}
+        save_file(state, folder / "model.safetensors")
         config = {"kind": WORDS, "width": self.embedding.embedding_dim, "words": list(VOCABULARY)}
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rti.errors import InputError
-from rti.scenes.layout import CANVAS, RADII, Layout, place
+from rti.scenes.layout import CANVAS, Layout, place
 from rti.scenes.shapes import signed_distance
-from rti.scenes.words import CAPTION_LENGTH, SHAPES, TEXTURES, encode
+from rti.scenes.words import CAPTION_LENGTH, encode
 from rti.scenes.world import Scene, Thing, sample_scenes
 
 # Hue in degrees, saturation, value. Neighbouring hues are at least 28 degrees apart, jitter takes 4 at most.
@@ -76,9 +76,21 @@ def draw(scenes: Sequence[Scene], layout: Layout, rng: np.random.Generator, size
     if things:
         _draw_objects(images, things, layout, rng, scale)
     if size < CANVAS:
-        block = CANVAS // size
-        images = images.reshape(len(scenes), 3, size, block, size, block).mean(axis=(3, 5))
-    return np.clip(images * 2 - 1, -1, 1)  # rounding only: all colours are in [0, 1]
+        images = _shrink(images, size)
+    images *= 2
+    images -= 1
+    return images.clip(-1, 1, out=images)  # rounding only: all colours are in [0, 1]
+
+
+def _shrink(images: np.ndarray, size: int) -> np.ndarray:
+    """Averages over square areas: (n, 3, CANVAS, CANVAS) -> (n, 3, size, size)."""
+    block = CANVAS // size
+    areas = images.reshape(len(images), 3, size, block, size, block)
+    if block >= 8:
+        return areas.mean(axis=(3, 5))
+    # NumPy is slow at means over short axes. This adds in its order, so that the last bit is the same as well.
+    rows = sum(areas[..., column] for column in range(block))
+    return sum(rows[:, :, :, row] for row in range(block)) / block**2
 
 
 def _backgrounds(count: int, rng: np.random.Generator, scale: int) -> np.ndarray:
@@ -94,53 +106,45 @@ def _backgrounds(count: int, rng: np.random.Generator, scale: int) -> np.ndarray
 def _draw_objects(
     images: np.ndarray, things: Sequence[Thing], layout: Layout, rng: np.random.Generator, scale: int
 ) -> None:
-    """Paint all objects into the pictures, in place. Each is computed on a window that just holds the largest one."""
-    window = int(2 * max(high for _, high in RADII.values()) + 4) * scale
-    corner = np.floor(layout.centre * scale).astype(np.int64) - window // 2
-    corner = np.clip(corner, 0, CANVAS * scale - window)
-    # Offsets of the window's pixel centres from the object's centre, in canvas units: (m, window, window).
-    offset = (corner[:, :, None] + np.arange(window) + 0.5) / scale - layout.centre[:, :, None]
-    offset = offset.astype(np.float32)
-    x = np.broadcast_to(offset[:, 0, None, :], (len(things), window, window))
-    y = np.broadcast_to(offset[:, 1, :, None], (len(things), window, window))
-    coverage = _coverage([thing.shape for thing in things], x, y, layout.radius.astype(np.float32), scale)
-    shade = _shade([thing.texture for thing in things], x, y, rng)
+    """Paint all objects into the pictures, in place, each on a window that just holds it."""
+    upright = (rng.random(len(things)) < 0.5).tolist()
     colour = palette_rgb([thing.colour for thing in things], rng)
-    for index, (left, top) in enumerate(corner):
-        area = images[layout.scene[index], :, top : top + window, left : left + window]
-        area += coverage[index] * (colour[index, :, None, None] * shade[index] - area)
+    half = (np.ceil(layout.radius).astype(np.int64) + 2) * scale  # the blurred tips of a star reach 1.3 pixels further
+    corner = np.floor(layout.centre * scale).astype(np.int64) - half[:, None]
+    corner = np.minimum(np.maximum(corner, 0), CANVAS * scale - 2 * half[:, None])
+    middles = (np.arange(CANVAS * scale) + 0.5) / scale  # of the pixels, in canvas units
+    for index, (left, top) in enumerate(corner.tolist()):
+        columns, rows = slice(left, left + 2 * half[index]), slice(top, top + 2 * half[index])
+        # Offsets from the object's centre. A row (w,) and a column (w, 1) until a shape or a texture joins them.
+        x = (middles[columns] - layout.centre[index, 0]).astype(np.float32)
+        y = (middles[rows] - layout.centre[index, 1]).astype(np.float32)[:, None]
+        cover = _coverage(things[index].shape, x, y, np.float32(layout.radius[index]), scale)
+        shade = _shade(things[index].texture, x, y, upright[index])
+        area = images[layout.scene[index], :, rows, columns]
+        area += cover * (colour[index, :, None, None] * shade - area)
 
 
-def _coverage(shapes: Sequence[str], x: np.ndarray, y: np.ndarray, radius: np.ndarray, scale: int) -> np.ndarray:
-    """How much of each pixel the object covers, in [0, 1]: the signed distance, clipped to one pixel."""
-    coverage = np.empty(x.shape, dtype=np.float32)
-    kinds = np.array([SHAPES.index(shape) for shape in shapes])
-    for kind in np.unique(kinds):
-        chosen = np.flatnonzero(kinds == kind)
-        unit = radius[chosen, None, None]
-        distance = signed_distance(SHAPES[kind], x[chosen] / unit, y[chosen] / unit) * unit
-        coverage[chosen] = np.clip(0.5 - distance * scale, 0, 1)
-    return coverage
+def _coverage(shape: str, x: np.ndarray, y: np.ndarray, radius: np.float32, scale: int) -> np.ndarray:
+    """How much of each pixel the object covers: the signed distance, clipped to one pixel. (w), (w, 1) -> (w, w)."""
+    distance = signed_distance(shape, x / radius, y / radius) * radius
+    return np.minimum(np.maximum(0.5 - distance * scale, 0), 1).astype(np.float32)
 
 
-def _shade(textures: Sequence[str], x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _shade(texture: str, x: np.ndarray, y: np.ndarray, upright: bool) -> np.ndarray | float:
     """Brightness factor of the texture, anchored to the object's centre: 1 for plain, else between _SHADE and 1."""
-    shade = np.ones(x.shape, dtype=np.float32)
-    kinds = np.array(textures)
-    upright = rng.random(len(textures)) < 0.5
-    for name in TEXTURES[1:]:
-        chosen = np.flatnonzero(kinds == name)
-        across, along = x[chosen], y[chosen]
-        if name == "striped":
-            position = np.where(upright[chosen, None, None], across, along)
-            # Distance to the middle of the nearest dark stripe, which is half a period wide.
-            inside = _PERIOD / 4 - np.abs((position + _PERIOD / 2) % _PERIOD - _PERIOD / 2)
-        else:
-            rows = (across + _PERIOD / 2) % _PERIOD - _PERIOD / 2
-            columns = (along + _PERIOD / 2) % _PERIOD - _PERIOD / 2
-            inside = _DOT_RADIUS - np.hypot(rows, columns)
-        shade[chosen] -= (1 - _SHADE) * np.clip(inside + 0.5, 0, 1)
-    return shade
+    if texture == "plain":
+        return 1.0
+    if texture == "striped":
+        # Distance to the middle of the nearest dark stripe, which is half a period wide.
+        inside = _PERIOD / 4 - np.abs(_repeat(x if upright else y))
+    else:
+        inside = _DOT_RADIUS - np.hypot(_repeat(x), _repeat(y))
+    return 1 - (1 - _SHADE) * np.minimum(np.maximum(inside + 0.5, 0), 1)
+
+
+def _repeat(line: np.ndarray) -> np.ndarray:
+    """Offset from the middle of the nearest stripe or dot."""
+    return (line + _PERIOD / 2) % _PERIOD - _PERIOD / 2
 
 
 def palette_rgb(colours: Sequence[str], rng: np.random.Generator | None = None) -> np.ndarray:

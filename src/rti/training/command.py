@@ -11,83 +11,107 @@ from typing import Any
 import torch
 
 from rti.backbones import load_backbone
-from rti.backbones.base import Backbone, Condition
+from rti.backbones.base import Backbone
+from rti.backbones.checkpoint import read_json
 from rti.config import ReductionConfig
 from rti.core import attach
-from rti.data import Order, Tolerant, open_data
+from rti.data import open_data
 from rti.errors import InputError
 from rti.presets import find_preset
 from rti.reductions import REDUCTIONS
-from rti.text import load_text_encoder, text_encoder_of
-from rti.training.config import TrainConfig, preset_values
+from rti.text import TextEncoder, load_text_encoder, text_encoder_of
+from rti.training.adaptation import Adaptation
+from rti.training.config import FREE, RunConfig, TrainConfig, preset_values
 from rti.training.settings import check_unchanged, parse_arguments
+from rti.training.stream import Stream
 from rti.training.trainer import Trainer
-
-# What may differ when a run goes on.
-FREE = {"output", "steps", "save_every", "keep", "batch_per_device"}
 
 
 def resolve(
-    model: str, output: str, data: str, reduction: str, arguments: Sequence[str]
+    given: dict[str, Any], reduction: str | None, arguments: Sequence[str]
 ) -> tuple[TrainConfig, ReductionConfig]:
-    """The settings of a run: the preset's, or those of a config file, overridden by what is typed."""
-    if reduction not in REDUCTIONS:
-        raise InputError(f"unknown reduction {reduction!r}; allowed: {', '.join(REDUCTIONS)}")
-    kind = REDUCTIONS[reduction][0]
-    typed = parse_arguments(arguments, TrainConfig, kind)
-    values: dict[str, Any] = {"cuts": "merge", "cuts_from": "estimate"} if reduction == "region" else {}
-    if not Path(model).exists() and find_preset(model) is not None:
-        values |= preset_values(model)
-    values |= typed | {"model": model, "output": output, "data": data}
-    missing = [name for name in ("budgets", "steps", "core") if name not in values]
+    """The settings of a run: the preset's, or those of a config file, overridden by what is typed.
+
+    `given` holds model, output and data as typed, or None. A model that is a .json file is the config of another run.
+    """
+    values, name = {}, reduction or "region"
+    if Path(str(given["model"])).suffix == ".json":
+        values = read_json(Path(given.pop("model")))
+        stored = values.pop("reduction", {})
+        name = reduction or stored.pop("reduction", "region")
+        values |= stored if reduction in (None, name) else {"core": stored.get("core")}
+    if name not in REDUCTIONS:
+        raise InputError(f"unknown reduction {name!r}; allowed: {', '.join(REDUCTIONS)}")
+    kind = REDUCTIONS[name][0]
+    values |= {key: value for key, value in given.items() if value is not None}
+    model = values.get("model")
+    if model is not None and not Path(model).exists() and find_preset(model) is not None:
+        values = preset_values(model) | values
+    values = kind.training_defaults() | values | parse_arguments(arguments, TrainConfig, kind)
+    missing = [field for field in ("model", "output", "data", "budgets", "steps", "core") if values.get(field) is None]
     if missing:
-        raise InputError(f"{model} is no preset; give {', '.join('--' + name for name in missing)}")
+        raise InputError(f"{model} is no preset; give {', '.join('--' + field for field in missing)}")
+    known = {field.name: of for of in (kind, TrainConfig) for field in fields(of)}
+    unknown = [field for field in values if field not in known]
+    if unknown:
+        raise InputError(f"unknown settings {', '.join(unknown)}; allowed: {', '.join(sorted(known))}")
 
     def part(of: type) -> dict[str, Any]:
-        names = {field.name for field in fields(of)}
-        return {name: value for name, value in values.items() if name in names}
+        picked = {field: value for field, value in values.items() if known[field] is of}
+        return {field: tuple(value) if isinstance(value, list) else value for field, value in picked.items()}
 
     return TrainConfig(**part(TrainConfig)), kind.from_dict(part(kind))
 
 
 def make_trainer(config: TrainConfig, reduction: ReductionConfig) -> Trainer:
     """Load, attach, open the data, and resume where the folder's run stopped."""
-    backbone = load_backbone(config.model, init=config.init, seed=config.seed)
+    dtype = getattr(torch, config.dtype)
+    backbone = load_backbone(config.model, init=config.init, seed=config.seed, dtype=dtype)
     reduction.check_fits(backbone.depth)
-    if max(config.budgets) > backbone.patches:
-        raise InputError(f"budgets {config.budgets} are not usable; allowed: 1 to {backbone.patches} regions")
-    fetch = Examples(config, backbone)
-    settings = asdict(config) | {"reduction": reduction.to_dict()}
-    check_unchanged(Path(config.output), settings, FREE)
+    for budgets in (config.budgets, [config.estimate_budget or 1]):
+        if max(budgets) > backbone.patches:
+            raise InputError(f"budgets {budgets} are not usable; allowed: 1 to {backbone.patches} regions")
+    stream, encoder = open_stream(config, backbone), open_text(config, backbone)
+    check_unchanged(Path(config.output), asdict(config) | {"reduction": reduction.to_dict()}, FREE)
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)  # LoRA's A starts at random
         model = attach(backbone, reduction)
-    return Trainer(config, model, fetch)
+    return Trainer(config, Adaptation(config, model, stream, encoder))
 
 
-class Examples:
-    """The training examples at some positions of the stream, ready for the model."""
+def open_stream(config: RunConfig, backbone: Backbone) -> Stream:
+    """The data of a run, at the model's size."""
+    source = open_data(config.data, backbone.image_size, config.flip, config.seed, backbone.conditioned_on)
+    classes, allowed = getattr(source, "classes", None), getattr(backbone.config, "num_classes", None)
+    if classes is not None and allowed is not None and len(classes) > allowed:
+        raise InputError(f"{config.data} has {len(classes)} classes; the model knows {allowed}")
+    return Stream(source, config.seed)
 
-    def __init__(self, config: TrainConfig, backbone: Backbone):
-        source = open_data(config.data, backbone.image_size, config.flip, config.seed, backbone.conditioned_on)
-        self.source, self.order = Tolerant(source), Order.of(source, config.seed)
-        self.backbone, self.broken = backbone, 0
-        self.text_encoder = None
-        if backbone.conditioned_on == "text":
-            self.text_encoder = load_text_encoder(config.text_encoder or text_encoder_of(backbone))
 
-    @torch.no_grad()
-    def __call__(self, positions: Sequence[int]) -> tuple[torch.Tensor, Condition]:
-        drawn = [self.source[self.order.index(position)] for position in positions]
-        self.broken += sum(one.skipped for one in drawn)
-        examples = [one.example for one in drawn]
-        device = self.backbone.device
-        images = torch.stack([example.image for example in examples]).to(device)
-        if self.text_encoder is None:
-            return images, self.backbone.condition(labels=torch.tensor([example.label for example in examples]))
-        captions = [example.caption for example in examples]
-        states, mask = self.text_encoder(captions, self.backbone.config.prompt_length)
-        return images, self.backbone.condition(text=states.to(device), mask=mask.to(device))
+def open_text(config: RunConfig, backbone: Backbone) -> TextEncoder | None:
+    """What turns captions into text states: a cache, the model's encoder, or made-up word vectors; None for labels."""
+    if backbone.conditioned_on != "text":
+        return None
+    width = backbone.config.txt_input_size
+    if config.text_cache is not None:
+        from rti.text_cache import TextCache
+
+        cache = TextCache.open(config.text_cache)
+        if cache.width != width:
+            raise InputError(f"{config.text_cache} holds states of width {cache.width}; the model takes {width}")
+        return cache
+    if config.text_encoder is None and getattr(config, "init", None) == "random":
+        return made_up_words(width, config.seed)  # random weights are there to try the machinery: so are these
+    return load_text_encoder(config.text_encoder or text_encoder_of(backbone))
+
+
+def made_up_words(width: int, seed: int) -> TextEncoder:
+    """A random vector for each word of the scenes world, where there is no text encoder to load."""
+    from rti.scenes.encoder import WordEncoder
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return WordEncoder(width)
 
 
 def describe(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
@@ -106,17 +130,17 @@ def describe(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
     forward = [cost.trunk_flops(backbone, cost.tokens_per_block(backbone, module, budget)) for budget in config.budgets]
     # Forward, and as much again for the gradients of the activations; the frozen weights get none.
     step = 2 * config.batch * sum(forward) / len(forward)
-    lean = config.estimate_budget or min(config.budgets)
     estimate = 0.0
-    if module.uses_estimate:
-        tokens = cost.tokens_per_block(backbone, module, lean)
+    if module.uses_estimate and config.estimate == "pass":
+        tokens = cost.tokens_per_block(backbone, module, config.estimate_budget or min(config.budgets))
         estimate = (1 - config.blind) * config.batch * cost.trunk_flops(backbone, tokens)
+    bytes_per_weight = 4 if config.dtype == "float32" else 2
     return json.loads(json.dumps(asdict(config))) | {
         "reduction": json.loads(json.dumps(reduction.to_dict())),
         "parameters": parameters,
         "trainable": trainable,
         "accumulation_on_one_process": config.accumulation(1),
-        "weights_gigabytes": round(4 * parameters / 1e9, 2),
+        "weights_gigabytes": round(bytes_per_weight * parameters / 1e9, 2),
         "training_state_gigabytes": round(4 * 5 * trainable / 1e9, 2),  # weight, gradient, two moments, average
         "teraflops_per_step": round((step + estimate) / 1e12, 1),
         "estimate_share_of_step": round(estimate / (step + estimate), 3),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -12,42 +11,8 @@ from torch import nn
 from rti.backbones.base import Condition
 from rti.core import ElasticModel
 from rti.flow import interpolate
-from rti.training.loss import draw_times
-
-
-class Draws(NamedTuple):
-    """Everything random about some examples of a step. It belongs to the example, not to the batch or the process."""
-
-    t: torch.Tensor  # (B,) time
-    noise: torch.Tensor  # (B, C, H, W) of unit scale
-    dropped: torch.Tensor  # (B,) bool: without its condition
-    earlier: torch.Tensor  # (B,) how much earlier the estimate was made
-
-
-@dataclass(frozen=True)
-class DrawSettings:
-    time_mean: float = -0.8
-    time_deviation: float = 0.8
-    drop: float = 0.1
-    estimate_steps: tuple[int, int] = (1, 4)  # an estimate is this many sampling steps old
-    sampling_steps: int = 50  # of a sampler with this many steps
-
-
-def draw(shape: Sequence[int], seed: int, step: int, examples: Sequence[int], settings: DrawSettings) -> Draws:
-    """The draws of some examples of a step, by their numbers in the global batch: one generator per example.
-
-    So a step is the same on one process or on many, and in any micro-batch.
-    """
-    rows = []
-    for example in examples:
-        generator = torch.Generator().manual_seed(_mix(seed, step, example))
-        t = draw_times(1, settings.time_mean, settings.time_deviation, generator)
-        uniform = torch.rand(2, generator=generator)
-        low, high = settings.estimate_steps
-        steps = low + (uniform[1] * (high - low + 1)).floor().clamp(max=high - low)
-        noise = torch.randn(tuple(shape), generator=generator)
-        rows.append((t[0], noise, uniform[0] < settings.drop, steps / settings.sampling_steps))
-    return Draws(*(torch.stack(column) for column in zip(*rows, strict=True)))
+from rti.training.draws import Draws
+from rti.training.loss import velocity_losses
 
 
 class Dial(NamedTuple):
@@ -63,27 +28,19 @@ def draw_dial(budgets: Sequence[int], blind: float, generator: torch.Generator) 
     return Dial(budgets[index], bool(torch.rand((), generator=generator) < blind))
 
 
-def _mix(*numbers: int) -> int:
-    """One seed from several numbers, by the SplitMix64 finaliser: neighbours give unrelated seeds."""
-    state = 0
-    for number in numbers:
-        state = (state + (number & 0xFFFFFFFFFFFFFFFF) + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-        state ^= state >> 31
-    return state >> 1
-
-
 class ElasticObjective(nn.Module):
-    """What a step computes; the part that a distributed wrapper goes around."""
+    """What a step computes; the part that a distributed wrapper goes around.
 
-    def __init__(self, model: ElasticModel):
+    `estimate_budget` is that of the pass that makes the estimate; None takes a blur of the clean image instead.
+    """
+
+    def __init__(self, model: ElasticModel, estimate_budget: int | None):
         super().__init__()
-        self.model = model
+        self.model, self.estimate_budget = model, estimate_budget
+        # accelerate shards a model by the classes it names here.
+        self._no_split_modules = [kind.__name__ for kind in model.backbone.block_types]
 
-    def forward(
-        self, images: torch.Tensor, condition: Condition, draws: Draws, dial: Dial, estimate_budget: int
-    ) -> torch.Tensor:
+    def forward(self, images: torch.Tensor, condition: Condition, draws: Draws, dial: Dial) -> torch.Tensor:
         """The velocity loss of each example: (B, C, H, W) clean images -> (B,)."""
         flow = self.model.backbone.flow
         noise = flow.noise_scale * draws.noise
@@ -91,15 +48,28 @@ class ElasticObjective(nn.Module):
         x = interpolate(images, noise, draws.t)
         estimate = None
         if self.model.reduction.uses_estimate and not dial.blind:
-            estimate = self._estimate(images, condition, draws, noise, estimate_budget)
+            estimate = self._estimate(images, condition, draws, noise)
         clean = self.model(x, draws.t, condition, budget=dial.budget, estimate=estimate)
-        remaining = (1 - draws.t).clamp_min(flow.time_floor).view(-1, 1, 1, 1)
-        return ((clean - images) / remaining).square().flatten(1).mean(dim=1)
+        return velocity_losses(clean, images, draws.t, flow.time_floor)
 
     @torch.no_grad()
-    def _estimate(
-        self, images: torch.Tensor, condition: Condition, draws: Draws, noise: torch.Tensor, budget: int
-    ) -> torch.Tensor:
+    def _estimate(self, images: torch.Tensor, condition: Condition, draws: Draws, noise: torch.Tensor) -> torch.Tensor:
         """The clean image as the model would have seen it a few sampling steps earlier, with the same noise."""
         t = (draws.t - draws.earlier).clamp_min(0.0)
-        return self.model(interpolate(images, noise, t), t, condition, budget=budget)
+        if self.estimate_budget is None:
+            backbone = self.model.backbone
+            return blur(images, backbone.patch_size * backbone.flow.noise_scale * (1 - t) / (2 * t.clamp_min(0.02)))
+        return self.model(interpolate(images, noise, t), t, condition, budget=self.estimate_budget)
+
+
+def blur(images: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
+    """Each image under a Gaussian of its own width in pixels, at most an eighth of the image; edges wrap around.
+
+    (B, C, H, W), (B,) -> (B, C, H, W). It stands in for a model's estimate: what noise hides, the blur hides.
+    """
+    height, side = images.shape[-2:]
+    rows = torch.fft.fftfreq(height, device=images.device)[:, None]
+    columns = torch.fft.rfftfreq(side, device=images.device)[None]
+    width = width.clamp(max=min(height, side) / 8).view(-1, 1, 1, 1)
+    response = torch.exp(-2 * (torch.pi * width) ** 2 * (rows**2 + columns**2))
+    return torch.fft.irfft2(torch.fft.rfft2(images.float()) * response, s=(height, side))

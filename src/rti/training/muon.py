@@ -63,6 +63,8 @@ def split_parameters(modules: Iterable[nn.Module]) -> tuple[list[nn.Parameter], 
     matrices, others = [], []
     for module in modules:
         for name, parameter in module.named_parameters():
+            if not parameter.requires_grad:
+                continue
             inside = "blocks." in name and parameter.ndim == 2
             (matrices if inside else others).append(parameter)
     return matrices, others

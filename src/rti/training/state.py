@@ -1,4 +1,7 @@
-"""Checkpoints of a run: folders written whole or not at all, tensors as safetensors, the rest as JSON. No pickle."""
+"""Checkpoints of a run: folders written whole or not at all, tensors as safetensors, the rest as JSON. No pickle.
+
+They hold whole tensors: a run that was sharded over processes goes on on any other number of them.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+
+class CannotSave(Exception):
+    """A checkpoint could not be written; those before are untouched."""
+
+
 NAME, TENSORS, VALUES = "checkpoint-{:08d}", "state.safetensors", "state.json"
 
 
@@ -20,18 +28,18 @@ def save_checkpoint(run: Path, step: int, tensors: dict[str, torch.Tensor], valu
     final = run / NAME.format(step)
     part = final.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
     try:
+        part.mkdir(parents=True)
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, part / TENSORS)
         (part / VALUES).write_text(json.dumps(values | {"step": step}), encoding="utf-8")
         for file in part.iterdir():
             _sync(file)
-    except OSError:
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(part, final)
+        _sync(run)
+    except (OSError, SafetensorError) as error:
         shutil.rmtree(part, ignore_errors=True)
-        raise
-    shutil.rmtree(final, ignore_errors=True)
-    os.replace(part, final)
-    _sync(run)
+        raise CannotSave(getattr(error, "strerror", None) or " ".join(str(error).split())) from None
     for old in checkpoints(run)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
 
@@ -46,6 +54,12 @@ def load_checkpoint(run: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]
     return None
 
 
+def sweep(run: Path) -> None:
+    """Remove what a killed run had half written."""
+    for torn in (*run.glob(NAME.replace("{:08d}", "*.part")), *run.glob("*/.saving-*")):
+        shutil.rmtree(torn, ignore_errors=True)
+
+
 def checkpoints(run: Path) -> list[Path]:
     """Complete checkpoints, oldest first."""
     return sorted(folder for folder in run.glob(NAME.replace("{:08d}", "*")) if folder.suffix != ".part")
@@ -57,3 +71,18 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with all its parts, where it is sharded over processes; every process must ask."""
+    return tensor.full_tensor().detach() if hasattr(tensor, "full_tensor") else tensor.detach()
+
+
+@torch.no_grad()
+def put(target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Copy a whole tensor into one that may be sharded."""
+    if hasattr(target, "full_tensor"):
+        from torch.distributed.tensor import distribute_tensor
+
+        value = distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
+    return target.copy_(value)

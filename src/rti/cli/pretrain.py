@@ -1,0 +1,36 @@
+"""`rti pretrain`: a small backbone from scratch."""
+
+from __future__ import annotations
+
+import typer
+
+from rti.cli.output import show_json, show_table
+from rti.presets import FROM_SCRATCH
+
+
+def pretrain(
+    context: typer.Context,
+    model: str = typer.Argument(help=f"What to train: {', '.join(FROM_SCRATCH)}, or the name of a released model."),
+    output: str = typer.Option(..., help="Folder of the run; the model for use is its sub-folder model."),
+    data: str = typer.Option("scenes", help="As of rti train."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
+) -> None:
+    """Train a backbone from scratch, with every parameter trainable: the same loop as rti train, without an interface.
+
+    Settings are given as --name value, such as --steps 20000 --batch 64 --learning-rate 3e-3 --optimiser adamw
+    --evaluate-every 1000. --sizes changes the model: --sizes image_size=32,patch_spacing=2,prompt_length=16 is the
+    scenes model at half its size, and --start-from RUN/model goes on with it at the full size.
+    To resume, run the same command again.
+    """
+    from rti.cli.train import result
+    from rti.training.pretrain import make_trainer, resolve
+
+    config = resolve({"model": model, "output": output, "data": data}, context.args)
+    trainer = make_trainer(config)
+    trainer.run()
+    if not trainer.accelerator.is_main_process:
+        return
+    values = result(trainer, "model")
+    show_table(f"rti pretrain {model}", ("", ""), [(name.replace("_", " "), str(v)) for name, v in values.items()])
+    if json:
+        show_json(values)

@@ -1,0 +1,151 @@
+"""SceneEval of a model: the same prompts and noise at every budget, judged by the scenes world's detector."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from rti import scenes
+from rti.backbones.base import Backbone
+from rti.budget import Budget, resolve_budget
+from rti.core import ElasticModel
+from rti.errors import InputError
+from rti.flow import time_grid
+from rti.pipeline import Pipeline
+from rti.text import TextEncoder
+
+
+@dataclass(frozen=True, eq=False)
+class SceneResult:
+    """One budget's pictures (n, 3, size, size) in [-1, 1] and their score; budget None is the frozen backbone.
+
+    `difference` is the accuracy minus that of the frozen backbone on the same prompts and noise, where both were drawn.
+    """
+
+    budget: int | None
+    score: scenes.SceneScore
+    images: torch.Tensor
+    seconds: float
+    difference: scenes.Difference | None = None
+
+    @property
+    def name(self) -> int | str:
+        return "dense" if self.budget is None else self.budget
+
+    def as_dict(self) -> dict[str, Any]:
+        """Budget, accuracy and intervals, ready for JSON."""
+        values = {"budget": self.name} | self.score.as_dict() | {"seconds": round(self.seconds, 3)}
+        return values if self.difference is None else values | {"difference_to_dense": asdict(self.difference)}
+
+
+def evaluate_scenes(
+    model: Pipeline | ElasticModel | Backbone,
+    text_encoder: TextEncoder | None = None,
+    budgets: Sequence[Budget] = (None,),
+    images: int = 240,
+    seed: int = 7,
+    split: str = "train",
+    steps: int | None = None,
+    guidance: float | None = None,
+    batch: int = 60,
+    progress: bool = True,
+) -> list[SceneResult]:
+    """Draw the world's prompts at each budget and judge the pictures; one result per budget, in the order given.
+
+    `model` is a pipeline, or a backbone or attached model with its `text_encoder`, as they are in training. A budget is
+    a number of regions or a share; None is the frozen backbone without adapter. `split` "train" has the combinations of
+    the training pictures, "held-out" those they never show, "all" both; prompts come from `seed` by a random stream of
+    their own, and fewer images are the first of more. What is not given is as the model samples by itself.
+    A class-conditional model draws the world's classes, one object each; they know no split.
+    """
+    if isinstance(model, Pipeline) and text_encoder is not None:
+        raise InputError("text_encoder given beside a pipeline, which has its own; give the pipeline's model instead")
+    pipe = model if isinstance(model, Pipeline) else Pipeline(model, text_encoder)
+    wanted = _check(pipe, budgets, images, seed, steps, batch)
+    if pipe.backbone.conditioned_on == "labels":
+        prompts = scenes.class_prompts(images, seed)
+        subjects = [scenes.class_of(scene) for scene in prompts]
+    else:
+        prompts = scenes.prompts(images, seed, split)
+        subjects = [scene.caption for scene in prompts]
+    results: dict[int | None, SceneResult] = {}
+    with tqdm(total=images * len(wanted), unit="picture", disable=not progress) as bar:
+        # Dense first: the LoRA is folded in only after it.
+        for budget in sorted(wanted, key=lambda budget: budget is not None):
+            bar.set_description("dense" if budget is None else f"R = {budget}")
+            started = time.perf_counter()
+            parts = []
+            with _lora_merged(pipe.elastic if budget is not None else None):
+                for first in range(0, images, batch):
+                    some = range(first, min(first + batch, images))
+                    drawn = pipe(
+                        [subjects[index] for index in some],
+                        generator=[noise_generator(seed, index) for index in some],
+                        budget=budget,
+                        dense=budget is None,
+                        num_inference_steps=steps,
+                        guidance_scale=guidance,
+                        output_type="pt",
+                        progress=False,
+                    )
+                    parts.append(2 * drawn.images.cpu() - 1)
+                    bar.update(len(some))
+            seconds, pictures = time.perf_counter() - started, torch.cat(parts)
+            results[budget] = SceneResult(budget, scenes.score(prompts, pictures.numpy()), pictures, seconds)
+    return [_compare(results[budget], results.get(None)) for budget in wanted]
+
+
+def noise_generator(seed: int, index: int) -> torch.Generator:
+    """The generator of one picture's noise: its own, so that neither the batch nor the number of pictures matters."""
+    return torch.Generator().manual_seed(int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0]))
+
+
+def _compare(result: SceneResult, dense: SceneResult | None) -> SceneResult:
+    if dense is None or result.budget is None:
+        return result
+    return replace(result, difference=scenes.paired_difference(result.score, dense.score))
+
+
+@contextmanager
+def _lora_merged(model: ElasticModel | None) -> Iterator[None]:
+    """The LoRA folded in, which is faster, and afterwards as it was: a model in training goes on training."""
+    merged = model is None or model.merged
+    if not merged:
+        model.merge()
+    try:
+        yield
+    finally:
+        if not merged:
+            model.unmerge()
+
+
+def _check(
+    pipe: Pipeline, budgets: Sequence[Budget], images: int, seed: int, steps: int | None, batch: int
+) -> list[int | None]:
+    """Refuse what cannot be drawn or judged before the first picture. The budgets as numbers, each once."""
+    backbone = pipe.backbone
+    height, width = backbone.image_size
+    if height != width:
+        raise InputError(f"SceneEval needs a model of square pictures; this one draws {height} x {width} pixels")
+    classes = getattr(backbone.config, "num_classes", None)
+    if backbone.conditioned_on == "labels" and classes != len(scenes.CLASSES):
+        raise InputError(f"SceneEval has {len(scenes.CLASSES)} classes; this model has {classes}")
+    for name, value, least in (("images", images, len(scenes.TASKS)), ("batch", batch, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    if steps is not None:
+        time_grid(steps)
+    if not budgets:
+        raise InputError("no budget given; allowed: numbers of regions, shares such as 0.25, dense")
+    wanted = [None if budget is None else resolve_budget(budget, backbone.patches) for budget in budgets]
+    if pipe.elastic is None and any(budget is not None for budget in wanted):
+        given = next(budget for budget in budgets if budget is not None)
+        raise InputError(f"budget {given!r} needs an adapter, and this model has none; allowed: dense")
+    return list(dict.fromkeys(wanted))

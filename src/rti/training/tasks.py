@@ -1,0 +1,100 @@
+"""What a run trains. The trainer knows only this contract; elastic fine-tuning and base training are two of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import nn
+
+from rti.backbones.base import Backbone, Condition
+from rti.core import ElasticModel
+from rti.images import contact_sheet, enlarge
+from rti.pipeline import Pipeline
+from rti.text import TextEncoder
+from rti.training.config import RunConfig
+from rti.training.stream import MicroBatch, Stream
+
+BETAS = (0.9, 0.95)
+
+
+class Task(ABC):
+    """What a run trains, on the examples of a stream. `encoder` turns captions into text states."""
+
+    module: nn.Module  # (images, inputs, draws, once) -> (B,) losses; what requires gradients in it trains
+    budgets: tuple[int, ...] = ()  # to show and to score, beside the backbone alone
+
+    def __init__(
+        self, config: RunConfig, model: ElasticModel | Backbone, stream: Stream, encoder: TextEncoder | None = None
+    ):
+        self.config, self.model, self.stream, self.encoder = config, model, stream, encoder
+        self.backbone: Backbone = getattr(model, "backbone", model)
+
+    @abstractmethod
+    def optimisers(self) -> list[torch.optim.Optimizer]:
+        """For what trains, with the learning rates at their highest."""
+
+    @abstractmethod
+    def save(self, folder: Path, values: dict[str, torch.Tensor]) -> None:
+        """Write what is for use, into the run's folder, with these values of what trains."""
+
+    def to(self, device: torch.device) -> None:
+        """Where what does not train is to run; the module itself is placed by the engine."""
+        if hasattr(self.encoder, "to"):  # a cache of states has nothing to run
+            self.encoder.to(device)
+
+    def inputs(self, batch: MicroBatch) -> Any:
+        """What the module is given beside the images."""
+        return self.condition(batch.captions, batch.labels)
+
+    def draw_once(self, generator: torch.Generator) -> Any:
+        """What a step draws once, the same on every process."""
+        return None
+
+    def label(self, once: Any) -> str | None:
+        """Under which name, if any, such steps are logged apart."""
+        return None
+
+    @torch.no_grad()
+    def condition(self, captions: list[str] | None, labels: torch.Tensor | None) -> Condition:
+        backbone, device = self.backbone, self.backbone.device
+        if self.encoder is None:
+            return backbone.condition(labels=labels)
+        states, mask = self.encoder(captions, backbone.config.prompt_length)
+        return backbone.condition(text=states.to(device), mask=mask.to(device))
+
+    def sheet(self) -> Image.Image:
+        """The stream's first subjects, from fixed noise: a row for the frozen backbone and for each budget."""
+        examples = [self.stream[position][0] for position in range(self.config.sample_count)]
+        if self.encoder is None:
+            subjects = {"label": [example.label for example in examples]}
+        else:
+            subjects = {"prompt": [example.caption for example in examples]}
+        pipe = Pipeline(self.model, self.encoder)
+        titles, pictures = [], []
+        for budget in (None, *self.budgets):
+            drawn = pipe(
+                **subjects,
+                budget=budget,
+                dense=budget is None,
+                num_inference_steps=self.config.sample_steps,
+                generator=[torch.Generator().manual_seed(number) for number in range(len(examples))],
+                progress=False,
+            )
+            titles.append("dense" if budget is None else f"R = {budget}")
+            pictures.append([enlarge(picture, 128) for picture in drawn.images])
+        return contact_sheet(pictures, titles, [str(subject) for subject in next(iter(subjects.values()))])
+
+    def evaluate(self) -> dict[str, float]:
+        """Accuracy on fixed prompts and seeds of the scenes world, of the frozen backbone and at each budget."""
+        from rti.evaluation.scenes import evaluate_scenes
+
+        config, scores = self.config, {}
+        settings = {"images": config.evaluate_images, "steps": config.sample_steps, "progress": False}
+        for result in evaluate_scenes(self.model, self.encoder, (None, *self.budgets), **settings):
+            scores |= {f"accuracy/{result.name}": result.score.overall}
+            scores |= {f"accuracy/{result.name}/{task}": value for task, value in result.score.tasks.items()}
+        return scores
