@@ -21,7 +21,7 @@ from rti.training.config import TrainConfig, preset_values
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial
 from rti.training.state import CannotSave
-from rti.training.stream import Stream
+from rti.training.stream import Stream, collate
 from rti.training.trainer import Trainer, frozen_parameters
 from tiny import make_backbone, refused
 
@@ -120,8 +120,8 @@ def test_training_lowers_the_loss_at_every_budget_and_leaves_the_backbone_alone(
     @torch.no_grad()
     def losses() -> list[float]:
         examples = [trainer.task.stream.source.source[index] for index in range(4)]
-        images = torch.stack([example.image for example in examples])
-        condition = trainer.task.condition([example.caption for example in examples], torch.arange(4))
+        batch = collate([(example, 0, index) for index, example in enumerate(examples)], 4)
+        images, condition = batch.images, trainer.task.inputs(batch)
         draws = draw(images.shape[1:], seed=9, step=0, examples=range(4), settings=DrawSettings(drop=0.0))
         return [
             trainer.task.module(images, condition, draws, Dial(budget, False)).mean().item() for budget in (4, 8, 16)

@@ -94,6 +94,53 @@ def scenes(
         show_json(values)
 
 
+@evaluations.command()
+@one_line_warnings()
+def loss(
+    model: str = typer.Argument(help=MODEL_HELP),
+    data: str = typer.Option(..., help="As of rti train; pictures the model was not trained on. scenes: by the seed."),
+    budget: str = typer.Option(
+        None, help="Budgets, one row each: dense,128,0.25. Default: dense, and 0.25 with an adapter."
+    ),
+    examples: int = typer.Option(256, help="Pictures, the same ones at every budget."),
+    seed: int = typer.Option(7, help="Seed of the pictures' order, times and noise."),
+    batch: int = typer.Option(32, help="Pictures at a time; it does not change the loss."),
+    adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
+    device: str = typer.Option("auto", help=DEVICE_HELP),
+    dtype: str = typer.Option("float32", help=DTYPE_HELP),
+    json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
+) -> None:
+    """The velocity loss at each budget, as in training, and by how much it is above that of the frozen backbone.
+
+    All budgets see the same pictures, times and noise, so the differences are
+    paired. It tells apart what accuracy needs many more pictures to tell apart.
+    """
+    from rti.budget import parse_budget
+    from rti.data import open_data
+    from rti.evaluation import evaluate_loss
+
+    given = None if budget is None else [parse_budget(text) for text in budget.split(",")]
+    pipe = load_pipeline(model, adapter, dtype, device)
+    budgets = given or ([None, 0.25] if pipe.elastic is not None else [None])
+    backbone = pipe.backbone
+    source = open_data(data, backbone.image_size, seed=seed, kind=backbone.conditioned_on)
+    results = evaluate_loss(pipe, source, budgets, examples=examples, seed=seed, batch=batch)
+    rows = [result.as_dict() for result in results]
+    cells = [
+        [
+            str(row["budget"]),
+            f"{row['loss']:.4f}",
+            f"{row['difference_to_dense']:+.4f}" if "difference_to_dense" in row else "",
+            "{:+.4f} to {:+.4f}".format(*row["difference_interval"]) if "difference_interval" in row else "",
+        ]
+        for row in rows
+    ]
+    title = f"Velocity loss of {model} on {examples} examples of {data}, seed {seed}"
+    show_table(title, ("budget", "loss", "minus dense, paired", "95 % interval"), cells)
+    if json:
+        show_json(rows[0] | {"model": model, "data": data, "examples": examples, "seed": seed, "rows": rows})
+
+
 def _show(model: str, values: dict, results: list[SceneResult]) -> None:
     """A row per budget: accuracy in percent, its 95 % interval beneath; and what each budget loses against dense."""
     tasks = results[0].score.tasks

@@ -1,9 +1,11 @@
 """Measuring quality: how often a model draws what it was asked for, at each budget.
 
+loss       the velocity loss on unseen data, paired over budgets
 scenes     SceneEval, on the scenes world with its exact judge
 sheet      its pictures with captions and verdicts, to look at
 """
 
+from rti.evaluation.loss import LossResult, evaluate_loss
 from rti.evaluation.scenes import SceneResult, evaluate_scenes
 
-__all__ = ["SceneResult", "evaluate_scenes"]
+__all__ = ["LossResult", "SceneResult", "evaluate_loss", "evaluate_scenes"]

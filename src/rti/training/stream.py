@@ -65,13 +65,13 @@ def micro_batches(
             stream,
             batch_sampler=Positions(config, process, processes, step),
             num_workers=workers,
-            collate_fn=functools.partial(_collate, batch=config.batch),
+            collate_fn=functools.partial(collate, batch=config.batch),
             worker_init_fn=_leave_signals_to_the_main_process,
         )
     )
 
 
-def _collate(drawn: list[tuple[Example, int, int]], batch: int) -> MicroBatch:
+def collate(drawn: list[tuple[Example, int, int]], batch: int) -> MicroBatch:
     examples, skipped, positions = zip(*drawn, strict=True)
     first = positions[0] % batch
     captions = None if examples[0].caption is None else [example.caption for example in examples]

@@ -21,6 +21,15 @@ from rti.training.stream import MicroBatch, Stream
 BETAS = (0.9, 0.95)
 
 
+@torch.no_grad()
+def condition_of(backbone: Backbone, batch: MicroBatch, encoder: TextEncoder | None) -> Condition:
+    """What the examples of a batch show, by their captions or labels, for the backbone."""
+    if encoder is None:
+        return backbone.condition(labels=batch.labels)
+    states, mask = encoder(batch.captions, backbone.config.prompt_length)
+    return backbone.condition(text=states.to(backbone.device), mask=mask.to(backbone.device))
+
+
 class Task(ABC):
     """What a run trains, on the examples of a stream. `encoder` turns captions into text states."""
 
@@ -48,7 +57,7 @@ class Task(ABC):
 
     def inputs(self, batch: MicroBatch) -> Any:
         """What the module is given beside the images."""
-        return self.condition(batch.captions, batch.labels)
+        return condition_of(self.backbone, batch, self.encoder)
 
     def draw_once(self, generator: torch.Generator) -> Any:
         """What a step draws once, the same on every process."""
@@ -57,14 +66,6 @@ class Task(ABC):
     def label(self, once: Any) -> str | None:
         """Under which name, if any, such steps are logged apart."""
         return None
-
-    @torch.no_grad()
-    def condition(self, captions: list[str] | None, labels: torch.Tensor | None) -> Condition:
-        backbone, device = self.backbone, self.backbone.device
-        if self.encoder is None:
-            return backbone.condition(labels=labels)
-        states, mask = self.encoder(captions, backbone.config.prompt_length)
-        return backbone.condition(text=states.to(device), mask=mask.to(device))
 
     def sheet(self) -> Image.Image:
         """The stream's first subjects, from fixed noise: a row for the frozen backbone and for each budget."""

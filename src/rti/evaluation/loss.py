@@ -1,0 +1,110 @@
+"""The velocity loss on data a model has not seen, paired: the same pictures, times and noise at every budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from rti.budget import Budget, resolve_budget
+from rti.data import Source
+from rti.errors import InputError
+from rti.pipeline import Pipeline
+from rti.scenes.intervals import percentile_interval, resampled_means
+from rti.training.base import BaseObjective
+from rti.training.draws import Draws, DrawSettings, draw
+from rti.training.elastic import Dial, ElasticObjective
+from rti.training.stream import Stream, collate
+from rti.training.tasks import condition_of
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class LossResult:
+    """One budget's losses (n,), their mean and its 95 % interval; and, paired, by how much it is above dense."""
+
+    budget: int | None
+    losses: np.ndarray
+    difference: float | None = None
+    difference_interval: Interval | None = None
+
+    @property
+    def name(self) -> int | str:
+        return "dense" if self.budget is None else self.budget
+
+    @property
+    def loss(self) -> float:
+        return float(self.losses.mean())
+
+    def as_dict(self) -> dict:
+        values = {"budget": self.name, "loss": self.loss, "interval": list(_interval(self.losses))}
+        if self.difference is not None:
+            values |= {"difference_to_dense": self.difference, "difference_interval": list(self.difference_interval)}
+        return values
+
+
+@torch.no_grad()
+def evaluate_loss(
+    pipe: Pipeline,
+    source: Source,
+    budgets: Sequence[Budget] = (None,),
+    examples: int = 256,
+    seed: int = 7,
+    batch: int = 32,
+    progress: bool = True,
+) -> list[LossResult]:
+    """The velocity loss of some examples at each budget, one result per budget, in the order given.
+
+    Budget None is the frozen backbone without adapter. Where cuts come from an estimate, it is made as in training, one
+    to four sampling steps earlier, at the budget itself: what a sampler hands on from step to step.
+    """
+    backbone = pipe.backbone
+    for name, value in (("examples", examples), ("batch", batch)):
+        if value < 1:
+            raise InputError(f"{name} must be at least 1, got {value!r}")
+    wanted = [None if budget is None else resolve_budget(budget, backbone.patches) for budget in budgets]
+    if pipe.elastic is None and any(budget is not None for budget in wanted):
+        raise InputError("a budget needs an adapter, and this model has none; allowed: dense")
+    stream = Stream(source, seed)
+    encoder = pipe.text_encoder if backbone.conditioned_on == "text" else None
+    shape = (backbone.channels, *backbone.image_size)
+    losses: dict[int | None, list[torch.Tensor]] = {budget: [] for budget in wanted}
+    with tqdm(total=examples * len(losses), unit="example", disable=not progress) as bar:
+        for first in range(0, examples, batch):
+            numbers = range(first, min(first + batch, examples))
+            drawn = collate([stream[number] for number in numbers], examples)
+            images = drawn.images.to(backbone.device)
+            draws = draw(shape, seed, 0, numbers, DrawSettings(drop=0.0)).to(backbone.device)
+            condition = condition_of(backbone, drawn, encoder)
+            for budget, some in losses.items():
+                some.append(_losses(pipe, budget)(images, condition, draws).cpu())
+                bar.update(len(numbers))
+    results = {budget: LossResult(budget, torch.cat(some).double().numpy()) for budget, some in losses.items()}
+    return [_compare(results[budget], results.get(None)) for budget in dict.fromkeys(wanted)]
+
+
+def _losses(pipe: Pipeline, budget: int | None) -> Callable[..., torch.Tensor]:
+    def elastic(images: torch.Tensor, condition: object, draws: Draws) -> torch.Tensor:
+        return ElasticObjective(pipe.elastic, budget)(images, condition, draws, Dial(budget, False))
+
+    def dense(images: torch.Tensor, condition: object, draws: Draws) -> torch.Tensor:
+        with nullcontext(pipe.model) if pipe.elastic is None else pipe.elastic.dense() as backbone:
+            return BaseObjective(backbone, None)(images, condition, draws)
+
+    return dense if budget is None else elastic
+
+
+def _compare(result: LossResult, dense: LossResult | None) -> LossResult:
+    if dense is None or result.budget is None:
+        return result
+    change = result.losses - dense.losses
+    return LossResult(result.budget, result.losses, float(change.mean()), _interval(change))
+
+
+def _interval(values: np.ndarray) -> Interval:
+    return percentile_interval(resampled_means(values, ["all"] * len(values))["all"])
