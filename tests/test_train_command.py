@@ -1,6 +1,8 @@
 """`rti train`, from the command line to an adapter that samples."""
 
 import json
+import os
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import torch
 from PIL import Image
 
 import rti
+from rti.training.trainer import Trainer
 from test_cli import run, run_json
 from tiny import save_jit
 
@@ -127,6 +130,17 @@ def test_a_run_shows_what_it_does(capsys, tmp_path, pictures):
     assert height > 3 * 128
     if find_spec("tensorboard"):
         assert list((tmp_path / "run" / "logs").rglob("events.out.tfevents*"))
+
+
+def test_a_run_that_is_asked_to_stop_says_how_to_go_on(capsys, tmp_path, pictures, monkeypatch):
+    save_jit(tmp_path / "model")
+    step = Trainer.train_step
+    monkeypatch.setattr(Trainer, "train_step", lambda self: (step(self), os.kill(os.getpid(), signal.SIGTERM))[0])
+    arguments = ("train", tmp_path / "model", "--output", tmp_path / "run", "--data", pictures, *RECIPE)
+    code, out, err = run(capsys, *arguments, "--json")
+    assert (code, json.loads(out.splitlines()[-1])["step"]) == (130, 1)
+    assert "stopped at step 1" in err
+    assert "same command again" in err
 
 
 def test_the_settings_of_a_run_are_those_of_another_if_asked(capsys, tmp_path, pictures):

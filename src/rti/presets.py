@@ -100,6 +100,18 @@ FROM_SCRATCH: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+# How `rti train` adapts those that ship: budgets, steps, core, and what suits a small model on a CPU.
+SCENES_TRAINING: dict[str, Any] = dict(
+    budgets=(16, 32, 64, 128),
+    steps=2000,
+    core=(2, 9),
+    batch=32,
+    batch_per_device=32,
+    learning_rate=1e-3,
+    warmup=50,
+    ema=0.995,
+)
+
 _SIZE_NAMES = {"b": "b16", "base": "b16", "l": "l16", "large": "l16", "h": "h16", "huge": "h16"}
 
 

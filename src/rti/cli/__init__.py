@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from rti import __version__
+from rti.cli.demo import demo
 from rti.cli.encode import encode
 from rti.cli.eval import evaluations
 from rti.cli.info import flops, info
@@ -30,7 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Region tokens for pixel-space diffusion transformers: one checkpoint, every compute budget.",
 )
-for command in (sample, regions, info, flops, encode, scenes):
+for command in (demo, sample, regions, info, flops, encode, scenes):
     app.command()(command)
 # Any field of the settings is an option of its own; the command parses those itself.
 for command in (train, pretrain):
@@ -59,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         show_error(str(error))
         code = 2
     except ClickException as error:
-        show_error(error.format_message())
+        if error.format_message():  # there is none where the help was shown instead
+            show_error(error.format_message())
         code = 2
     except (KeyboardInterrupt, typer.Abort):
         show_error("interrupted")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from rti.cli.output import show_json, show_table
 from rti.presets import FROM_SCRATCH
 
 
@@ -22,15 +21,8 @@ def pretrain(
     scenes model at half its size, and --start-from RUN/model goes on with it at the full size.
     To resume, run the same command again.
     """
-    from rti.cli.train import result
+    from rti.cli.train import run_and_show
     from rti.training.pretrain import make_trainer, resolve
 
     config = resolve({"model": model, "output": output, "data": data}, context.args)
-    trainer = make_trainer(config)
-    trainer.run()
-    if not trainer.accelerator.is_main_process:
-        return
-    values = result(trainer, "model")
-    show_table(f"rti pretrain {model}", ("", ""), [(name.replace("_", " "), str(v)) for name, v in values.items()])
-    if json:
-        show_json(values)
+    run_and_show(make_trainer(config), f"rti pretrain {model}", "model", json)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rti.cli.models import MODEL_HELP
-from rti.cli.output import show_json, show_table
+from rti.cli.output import show_error, show_json, show_table
 
 if TYPE_CHECKING:
     from rti.training.trainer import Trainer
@@ -32,23 +32,28 @@ def train(
 
     config, reduction_config = resolve({"model": model, "output": output, "data": data}, reduction, context.args)
     if dry_run:
-        values = describe(config, reduction_config)
+        show(f"rti train {model}", describe(config, reduction_config), json)
     else:
-        trainer = make_trainer(config, reduction_config)
-        trainer.run()
-        values = result(trainer, "adapter")
-        if not trainer.accelerator.is_main_process:
-            return
-    show_table(f"rti train {model}", ("", ""), [(name.replace("_", " "), str(v)) for name, v in values.items()])
+        run_and_show(make_trainer(config, reduction_config), f"rti train {model}", "adapter", json)
+
+
+def run_and_show(trainer: Trainer, title: str, made: str, json: bool) -> None:
+    """Train, and tell how it ended. A run that was asked to stop ends like any interrupted command, with 130."""
+    trainer.run()
+    stopped = trainer.step < trainer.config.steps
+    if trainer.accelerator.is_main_process:
+        values = {"output": trainer.config.output, made: f"{trainer.config.output}/{made}", "step": trainer.step}
+        values |= {"stopped": stopped, "skipped": trainer.skipped, "broken_examples": trainer.broken}
+        show(title, values | {"peak_memory_gigabytes": peak_memory()}, json)
+    if stopped:
+        show_error(f"stopped at step {trainer.step}, which is saved; to resume, run the same command again")
+        raise typer.Exit(130)
+
+
+def show(title: str, values: dict[str, Any], json: bool) -> None:
+    show_table(title, ("", ""), [(name.replace("_", " "), str(value)) for name, value in values.items()])
     if json:
         show_json(values)
-
-
-def result(trainer: Trainer, made: str) -> dict[str, Any]:
-    """What a run tells at its end."""
-    values = {"output": trainer.config.output, made: f"{trainer.config.output}/{made}", "step": trainer.step}
-    values |= {"stopped": trainer.step < trainer.config.steps, "skipped": trainer.skipped}
-    return values | {"broken_examples": trainer.broken, "peak_memory_gigabytes": peak_memory()}
 
 
 def peak_memory() -> float:

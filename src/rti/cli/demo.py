@@ -1,0 +1,61 @@
+"""`rti demo`: one checkpoint at every budget, in one picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from rti.cli.output import show_json, show_table, whole_numbers
+from rti.errors import InputError
+from rti.shipped import DEFAULT
+
+
+def demo(
+    output: Path = typer.Option("demo.png", "--output", "-o", help="Where to write the picture."),
+    budget: str = typer.Option("128,64,32,16", help="Numbers of regions, one row each, below the dense one."),
+    steps: int = typer.Option(25, help="Sampling steps."),
+    seed: int = typer.Option(0, help="Seed of the first prompt; the next has the next seed."),
+    passes: int = typer.Option(2, help="How often each row is drawn; its time is the median."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
+) -> None:
+    """Draw the same prompts and seeds at several budgets with the model that ships with rti, and time them.
+
+    Nothing is downloaded. The rows take turns, so the speed-ups are those of this
+    machine; the share of right pictures was measured when the model was made.
+    """
+    from rti.demo import PROMPTS, demo_sheet, measured_accuracies, run_demo
+    from rti.images import check_output, save_image
+    from rti.pipeline import Pipeline
+    from rti.shipped import find_shipped
+
+    check_output(output)
+    budgets = whole_numbers(budget, "budget")
+    for name, value in (("steps", steps), ("passes", passes)):
+        if value < 1:
+            raise InputError(f"{name} must be at least 1, got {value}")
+    folder = find_shipped(DEFAULT)
+    if folder is None:
+        raise InputError(f"the model {DEFAULT!r} is not in this installation of rti")
+    pipe = Pipeline.from_pretrained(DEFAULT, merge=False)
+    accuracies, images = measured_accuracies(folder)
+    rows = run_demo(pipe, budgets, steps=steps, seed=seed, passes=passes, accuracies=accuracies)
+    path = save_image(demo_sheet(rows, PROMPTS, pipe.backbone.grid), output)
+    report = [
+        {
+            "budget": "dense" if row.budget is None else row.budget,
+            "seconds": round(row.seconds, 2),
+            "speedup": round(row.speedup, 2),
+            "accuracy": row.accuracy,
+        }
+        for row in rows
+    ]
+    title = f"{path}: {len(PROMPTS)} pictures a row, {steps} steps, medians of {passes} passes in turn"
+    if accuracies:
+        title += f"\nright: share of {images} pictures of rti eval scenes, measured when the model was made"
+    cells = [
+        (*list(row.values())[:3], "" if row["accuracy"] is None else f"{100 * row['accuracy']:.1f} %") for row in report
+    ]
+    show_table(title, ("budget", "seconds", "speed-up", "right"), cells)
+    if json:
+        show_json({"output": str(path), "model": DEFAULT, "steps": steps, "rows": report})
