@@ -301,6 +301,7 @@ def test_the_global_batch_is_the_same_on_any_number_of_processes():
 
 def test_presets_hold_the_papers_rows():
     assert preset_values("minit2i-b16") == {"budgets": (64, 128, 256, 512), "steps": 40_000, "core": (3, 13)}
+    assert preset_values("scenes-jit")["core"] == (3, 7)
     assert preset_values("jit-b16") == {"budgets": (32, 64, 128, 192), "steps": 100_000, "core": (4, 9)}
     config = TrainConfig(model="m", output="o", data="d", budgets=(64,), steps=1)
     paper = (config.learning_rate, config.warmup, config.batch, config.ema, config.time_mean, config.drop)

@@ -101,16 +101,19 @@ FROM_SCRATCH: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 # How `rti train` adapts those that ship: budgets, steps, core, and what suits a small model on a CPU.
-SCENES_TRAINING: dict[str, Any] = dict(
+_SCENES_TRAINING = dict(
     budgets=(16, 32, 64, 128),
     steps=2000,
-    core=(2, 9),
     batch=32,
     batch_per_device=32,
     learning_rate=1e-3,
     warmup=50,
     ema=0.995,
 )
+SCENES_TRAINING: dict[str, dict[str, Any]] = {
+    "scenes": _SCENES_TRAINING | {"core": (2, 9)},
+    "scenes-jit": _SCENES_TRAINING | {"core": (3, 7)},
+}
 
 _SIZE_NAMES = {"b": "b16", "base": "b16", "l": "l16", "large": "l16", "h": "h16", "huge": "h16"}
 

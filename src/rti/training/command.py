@@ -17,7 +17,7 @@ from rti.config import ReductionConfig
 from rti.core import attach
 from rti.data import open_data
 from rti.errors import InputError
-from rti.presets import FROM_SCRATCH, find_preset
+from rti.presets import SCENES_TRAINING, find_preset
 from rti.reductions import REDUCTIONS
 from rti.text import TextEncoder, load_text_encoder, text_encoder_of
 from rti.training.adaptation import Adaptation
@@ -45,7 +45,7 @@ def resolve(
     kind = REDUCTIONS[name][0]
     values |= {key: value for key, value in given.items() if value is not None}
     model = values.get("model")
-    if model is not None and not Path(model).exists() and (model in FROM_SCRATCH or find_preset(model) is not None):
+    if model is not None and not Path(model).exists() and (model in SCENES_TRAINING or find_preset(model) is not None):
         values = preset_values(model) | values
     values = kind.training_defaults() | values | parse_arguments(arguments, TrainConfig, kind)
     missing = [field for field in ("model", "output", "data", "budgets", "steps", "core") if values.get(field) is None]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rti.errors import InputError
-from rti.presets import FROM_SCRATCH, PRESETS, SCENES_TRAINING, find_preset
+from rti.presets import PRESETS, SCENES_TRAINING, find_preset
 
 PRECISIONS, TRACKERS, OPTIMISERS = ("no", "bf16", "fp16"), ("tensorboard", "wandb", "none"), ("muon", "adamw")
 ESTIMATES = ("pass", "blur")
@@ -147,8 +147,8 @@ class PretrainConfig(RunConfig):
 
 def preset_values(model: str) -> dict[str, Any]:
     """What the paper fixes for a released model: its budgets, steps and core; and what suits a model that ships."""
-    if model in FROM_SCRATCH:
-        return dict(SCENES_TRAINING)
+    if model in SCENES_TRAINING:
+        return SCENES_TRAINING[model]
     preset = find_preset(model)
     if preset is None:
         raise InputError(f"{model!r} is no preset; allowed: {', '.join(PRESETS)}, or give budgets, steps and core")
