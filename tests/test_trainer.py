@@ -158,6 +158,30 @@ def test_workers_that_read_ahead_change_nothing(tmp_path):
     assert [alone.train_step() for _ in range(3)] == [helped.train_step() for _ in range(3)]
 
 
+def test_a_mistake_that_a_worker_finds_is_one_line_and_ends_the_run(tmp_path):
+    """In a process of its own: workers that do not end would keep it from ending."""
+    program = """
+import sys
+from test_trainer import make_trainer
+from rti.data import BrokenExample
+from rti.errors import InputError
+trainer = make_trainer("run", workers=2)
+def broken(self, index):
+    raise BrokenExample("torn")
+type(trainer.task.stream.source.source).__getitem__ = broken
+try:
+    trainer.run()
+except InputError as error:
+    print("values", repr(str(error)))
+"""
+    (tmp_path / "program.py").write_text(program)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command = [sys.executable, "program.py"]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert "values '4 broken examples in a row in four pictures; the last: torn'" in finished.stdout, finished.stderr
+
+
 def test_gradient_checkpointing_changes_no_gradient(tmp_path, family):
     kept = make_trainer(tmp_path / "kept", family)
     computed_twice = make_trainer(tmp_path / "twice", family, gradient_checkpointing=True)

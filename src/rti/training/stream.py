@@ -7,7 +7,7 @@ examples a step sees does not depend on how many processes there are.
 from __future__ import annotations
 
 import functools
-import signal
+import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from rti.data import Example, Order, Source, Tolerant
+from rti.errors import InputError
 from rti.training.config import RunConfig
 
 
@@ -81,6 +82,14 @@ def collate(drawn: list[tuple[Example, int, int]], batch: int) -> MicroBatch:
 
 
 def _leave_signals_to_the_main_process(worker: int) -> None:
-    """A terminal's Ctrl-C and a scheduler's SIGTERM reach the whole group; the run still has a step to finish."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    """A terminal's Ctrl-C and a scheduler's SIGTERM reach the whole group, while the run still has a step to finish.
+
+    SIGTERM itself is not ignored: it is how the main process ends its workers.
+    """
+    os.setpgrp()
+
+
+def error_of_worker(error: InputError) -> InputError:
+    """A user's mistake found by a worker, without the traceback that torch wraps it in."""
+    _, wrapped, traceback = str(error).partition("Original Traceback")
+    return InputError(traceback.strip().splitlines()[-1].partition(": ")[2]) if wrapped else error

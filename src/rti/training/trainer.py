@@ -22,7 +22,7 @@ from rti.training.draws import DrawSettings, draw
 from rti.training.journal import Journal, tracker_of
 from rti.training.signals import on_stop_signal
 from rti.training.state import CannotSave, load_checkpoint, put, save_checkpoint, sweep, whole
-from rti.training.stream import micro_batches
+from rti.training.stream import MicroBatch, error_of_worker, micro_batches
 from rti.training.tasks import Task
 
 PATIENCE = 5  # losses in a row that are not finite
@@ -120,7 +120,7 @@ class Trainer:
                 "lower the learning rate, or look at the data"
             )
 
-    def _next_batch(self):
+    def _next_batch(self) -> MicroBatch:
         if self._batches is None:
             accelerator, workers = self.accelerator, self.config.workers
             if workers is None:
@@ -128,7 +128,10 @@ class Trainer:
             self._batches = micro_batches(
                 self.task.stream, self.config, accelerator.process_index, accelerator.num_processes, self.step, workers
             )
-        return next(self._batches)
+        try:
+            return next(self._batches)
+        except InputError as error:
+            raise error_of_worker(error) from None
 
     @contextmanager
     def _synchronised(self, now: bool) -> Iterator[None]:
