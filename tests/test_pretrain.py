@@ -96,6 +96,15 @@ def test_a_broken_checkpoint_is_passed_over_for_the_one_before(tmp_path):
     assert load_checkpoint(tmp_path)[1]["step"] == 2
 
 
+def test_a_broken_checkpoint_is_not_kept_in_the_place_of_a_whole_one(tmp_path, capsys):
+    save_checkpoint(tmp_path, 500, {"weight": torch.ones(2)}, {}, keep=1)
+    (tmp_path / "checkpoint-00000500" / "state.safetensors").write_bytes(b"torn")
+    assert load_checkpoint(tmp_path) is None
+    assert "checkpoint-00000500 cannot be read" in capsys.readouterr().err
+    save_checkpoint(tmp_path, 100, {"weight": torch.ones(2)}, {}, keep=1)
+    assert [folder.name for folder in checkpoints(tmp_path)] == ["checkpoint-00000100"]
+
+
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path):
     """The limit on the size of a file is the system's own way to say that there is no room."""
     import resource

@@ -101,6 +101,10 @@ BAD = {
     "a batch that does not divide": (("--batch-per-device", "3"), "3"),
     "a core outside the trunk": (("--core", "1,99"), "99"),
     "no data there": (("--data", "nowhere"), "nowhere"),
+    "a negative weight decay": (("--weight-decay", "-1"), "weight_decay"),
+    "a seed beyond all numbers": (("--seed", 10**30), "seed"),
+    "no sampling steps": (("--sample-steps", 0), "sample_steps"),
+    "an estimate above N": (("--estimate-budget", 65), "65"),
 }
 
 
@@ -157,6 +161,34 @@ def test_the_settings_of_a_run_are_those_of_another_if_asked(capsys, tmp_path, p
     config.write_text(json.dumps(json.loads(config.read_text()) | {"stepz": 3}))
     code, _, err = run(capsys, "train", config, "--output", tmp_path / "three")
     assert (code, "stepz" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"steps": "few"}, "few"),
+        ({"steps": 1.5}, "1.5"),
+        ({"budgets": ["a"]}, "a"),
+        ({"reduction": "region"}, "region"),
+    ],
+)
+def test_a_config_file_with_values_of_another_kind_is_refused(capsys, tmp_path, pictures, change, named):
+    save_jit(tmp_path / "model")
+    values = dict(model=str(tmp_path / "model"), data=str(pictures), steps=1, budgets=[4], reduction={"core": [1, 2]})
+    (tmp_path / "config.json").write_text(json.dumps(values | change))
+    code, _, err = run(capsys, "train", tmp_path / "config.json", "--output", tmp_path / "run")
+    assert (code, err.count("\n"), named in err) == (2, 1, True)
+
+
+def test_a_refused_run_does_not_stand_in_the_way_of_its_correction(capsys, tmp_path, pictures):
+    save_jit(tmp_path / "model")
+    arguments = ("train", tmp_path / "model", "--output", tmp_path / "run", "--data", pictures, *RECIPE)
+    code, _, err = run(capsys, *arguments, "--evaluate-every", 1)
+    assert (code, err.count("\n"), "56 classes" in err) == (2, 1, True)
+    assert run_json(capsys, *arguments, "--steps", 1)["step"] == 1
+    (tmp_path / "file").write_text("")
+    code, _, err = run(capsys, *arguments, "--output", tmp_path / "file")
+    assert (code, err.count("\n"), "cannot write" in err) == (2, 1, True)
 
 
 def test_more_classes_than_the_model_knows_are_refused(capsys, tmp_path, pictures):

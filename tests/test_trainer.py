@@ -237,6 +237,50 @@ def test_a_full_disk_in_the_middle_of_a_run_does_not_end_it(tmp_path, monkeypatc
         make_trainer(tmp_path / "run", steps=7).run()
 
 
+def _no_space() -> None:
+    raise OSError("No space left on device")
+
+
+def test_an_adapter_or_a_sheet_that_cannot_be_written_does_not_end_the_run(tmp_path, monkeypatch, capsys):
+    trainer = make_trainer(tmp_path / "run", steps=5, save_every=2, sample_every=2, sample_steps=1)
+    monkeypatch.setattr(trainer.task, "sheet", _no_space)
+    save = trainer.task.save
+    monkeypatch.setattr(trainer.task, "save", lambda *values: _no_space() if trainer.step == 4 else save(*values))
+    trainer.run()
+    err = capsys.readouterr().err
+    assert "step 4 could not be saved: No space left" in err
+    assert err.count("could not be shown: No space left") == 3
+    assert trainer.step == 5
+    assert rti.load(tmp_path / "run" / "adapter", backbone=make_backbone("jit")) is not None
+
+
+def test_a_signal_in_the_middle_of_an_exchange_is_not_lost(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path / "run", steps=50, save_every=50)
+    reduce = trainer.accelerator.reduce
+
+    def interrupted(*values, **options):
+        result = reduce(*values, **options)
+        if trainer.step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return result
+
+    monkeypatch.setattr(trainer.accelerator, "reduce", interrupted)
+    trainer.run()
+    assert trainer.step == 4  # asked in the third step, agreed in the fourth
+
+
+def test_a_precision_the_machine_does_not_have_is_refused(tmp_path):
+    AcceleratorState._reset_state(True)
+    if not torch.accelerator.is_available():
+        with refused("fp16", "cpu"):
+            make_trainer(tmp_path / "run", mixed_precision="fp16")
+    AcceleratorState._reset_state(True)
+
+
+def _no_space() -> None:
+    raise OSError("No space left on device")
+
+
 def _full(*_) -> None:
     raise CannotSave("No space left on device")
 
@@ -259,18 +303,21 @@ def test_two_processes_give_the_losses_of_one(tmp_path, family):
     alone = make_trainer(tmp_path / "alone", family, batch_per_device=2)
     expected = [alone.train_step() for _ in range(20)]
     program = f"""
-import json
+import dataclasses, json, os, signal
 from test_trainer import make_trainer
 trainer = make_trainer("together", "{family}", batch_per_device=2)
 losses = [trainer.train_step() for _ in range(20)]
-trainer.stopping = trainer.accelerator.process_index == 1
-trainer.train_step()
-stopped = trainer.stopping
+def stop_one(step, loss):
+    if step == 22 and trainer.accelerator.process_index == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+trainer.config = dataclasses.replace(trainer.config, steps=1000)
+trainer.run(on_step=stop_one)
+stopped = trainer.step
 if trainer.accelerator.is_main_process:
     print("values", json.dumps([trainer.accelerator.num_processes, losses, stopped]))
 """
     processes, losses, stopped = launch(tmp_path, program)
-    assert (processes, stopped) == (2, True)
+    assert (processes, stopped) == (2, 23)  # asked after the 22nd step, and both left after the next
     assert losses == pytest.approx(expected, rel=1e-5)
 
 
@@ -285,7 +332,9 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 Accelerator(cpu=True)
-plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=False)
+plugin = FullyShardedDataParallelPlugin(
+    fsdp_version=2, cpu_ram_efficient_loading=False, auto_wrap_policy="transformer_based_wrap"
+)
 AcceleratorState._shared_state["fsdp_plugin"] = plugin
 for state in (AcceleratorState, PartialState):
     state._shared_state["distributed_type"] = DistributedType.FSDP
@@ -306,8 +355,10 @@ if trainer.accelerator.is_main_process:
     assert losses == pytest.approx(expected, rel=1e-5)
     ours, theirs = tmp_path / "together", tmp_path / "alone"
     for name in ("adapter/adapter_model.safetensors", "adapter/interface.safetensors"):
-        shapes = [{key: value.shape for key, value in load_file(folder / name).items()} for folder in (ours, theirs)]
-        assert shapes[0] == shapes[1]
+        sharded, whole = load_file(ours / name), load_file(theirs / name)
+        assert sharded.keys() == whole.keys()
+        for key, value in whole.items():  # Adam enlarges the rounding of gradients near zero
+            torch.testing.assert_close(sharded[key], value, rtol=0, atol=2e-3)
     assert {file.name for file in (ours / "adapter").iterdir()} == {
         file.name for file in (theirs / "adapter").iterdir()
     }

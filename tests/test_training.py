@@ -9,7 +9,8 @@ import rti
 from rti.training.average import MovingAverage
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial, ElasticObjective, blur, draw_dial
-from rti.training.settings import check_unchanged, parse_arguments
+from rti.training.settings import check_unchanged, parse_arguments, write_settings
+from rti.training.state import save_checkpoint
 from tiny import make_backbone, make_condition, refused
 
 SHAPE = (3, 32, 32)
@@ -50,10 +51,17 @@ def test_settings_that_are_none_are_refused(words, fragments):
 
 
 def test_a_run_keeps_its_settings_but_for_the_free_ones(tmp_path):
-    check_unchanged(tmp_path, {"seed": 1, "core": (3, 13), "steps": 4}, {"steps"})
+    write_settings(tmp_path, {"seed": 1, "core": (3, 13), "steps": 4})
+    check_unchanged(tmp_path, {"seed": 2, "core": (3, 12), "steps": 4}, set())  # without a checkpoint it is not begun
+    save_checkpoint(tmp_path, 1, {"weight": torch.ones(1)}, {}, keep=1)
     check_unchanged(tmp_path, {"seed": 1, "core": (3, 13), "steps": 9}, {"steps"})
     with refused("core", tmp_path):
         check_unchanged(tmp_path, {"seed": 1, "core": (3, 12), "steps": 9}, {"steps"})
+    (tmp_path / "config.json").write_text("{")
+    with refused("config.json", "JSON"):
+        check_unchanged(tmp_path, {"seed": 1}, set())
+    with refused("cannot write"):
+        check_unchanged(tmp_path / "config.json" / "run", {}, set())
 
 
 def test_draws_belong_to_the_example_and_not_to_its_batch():

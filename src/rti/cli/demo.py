@@ -37,7 +37,7 @@ def demo(
     folder = find_shipped(DEFAULT)
     if folder is None:
         raise InputError(f"the model {DEFAULT!r} is not in this installation of rti")
-    pipe = Pipeline.from_pretrained(DEFAULT, merge=False)
+    pipe = Pipeline.from_pretrained(folder / "adapter", merge=False)
     accuracies, images = measured_accuracies(folder)
     rows = run_demo(pipe, budgets, steps=steps, seed=seed, passes=passes, accuracies=accuracies)
     path = save_image(demo_sheet(rows, PROMPTS, pipe.backbone.grid), output)

@@ -45,8 +45,9 @@ def run_and_show(trainer: Trainer, title: str, made: str, json: bool) -> None:
         values = {"output": trainer.config.output, made: f"{trainer.config.output}/{made}", "step": trainer.step}
         values |= {"stopped": stopped, "skipped": trainer.skipped, "broken_examples": trainer.broken}
         show(title, values | {"peak_memory_gigabytes": peak_memory()}, json)
+        if stopped:
+            show_error(f"stopped at step {trainer.step}, which is saved; to resume, run the same command again")
     if stopped:
-        show_error(f"stopped at step {trainer.step}, which is saved; to resume, run the same command again")
         raise typer.Exit(130)
 
 

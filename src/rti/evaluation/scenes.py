@@ -126,17 +126,22 @@ def _lora_merged(model: ElasticModel | None) -> Iterator[None]:
             model.unmerge()
 
 
-def _check(
-    pipe: Pipeline, budgets: Sequence[Budget], images: int, seed: int, steps: int | None, batch: int
-) -> list[int | None]:
-    """Refuse what cannot be drawn or judged before the first picture. The budgets as numbers, each once."""
-    backbone = pipe.backbone
+def check_model(backbone: Backbone) -> None:
+    """Refuse a model whose pictures SceneEval cannot ask for or judge."""
     height, width = backbone.image_size
     if height != width:
         raise InputError(f"SceneEval needs a model of square pictures; this one draws {height} x {width} pixels")
     classes = getattr(backbone.config, "num_classes", None)
     if backbone.conditioned_on == "labels" and classes != len(scenes.CLASSES):
         raise InputError(f"SceneEval has {len(scenes.CLASSES)} classes; this model has {classes}")
+
+
+def _check(
+    pipe: Pipeline, budgets: Sequence[Budget], images: int, seed: int, steps: int | None, batch: int
+) -> list[int | None]:
+    """Refuse what cannot be drawn or judged before the first picture. The budgets as numbers, each once."""
+    backbone = pipe.backbone
+    check_model(backbone)
     for name, value, least in (("images", images, len(scenes.TASKS)), ("batch", batch, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")

@@ -45,6 +45,7 @@ class BaseTraining(Task):
     """Base training: every parameter of a backbone, and its word vectors if it has some."""
 
     config: PretrainConfig
+    saves_frozen = True
 
     def __init__(self, config: PretrainConfig, backbone: Backbone, stream: Stream, encoder: TextEncoder | None = None):
         super().__init__(config, backbone, stream, encoder)

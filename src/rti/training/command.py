@@ -22,8 +22,9 @@ from rti.reductions import REDUCTIONS
 from rti.text import TextEncoder, load_text_encoder, text_encoder_of
 from rti.training.adaptation import Adaptation
 from rti.training.config import FREE, RunConfig, TrainConfig, preset_values
-from rti.training.settings import check_unchanged, parse_arguments
+from rti.training.settings import check_unchanged, convert_stored, parse_arguments, write_settings
 from rti.training.stream import Stream
+from rti.training.tasks import Task
 from rti.training.trainer import Trainer
 
 
@@ -38,11 +39,15 @@ def resolve(
     if Path(str(given["model"])).suffix == ".json":
         values = read_json(Path(given.pop("model")))
         stored = values.pop("reduction", {})
-        name = reduction or stored.pop("reduction", "region")
-        values |= stored if reduction in (None, name) else {"core": stored.get("core")}
+        if not isinstance(stored, dict):
+            raise InputError(f"reduction {stored!r} is not usable; expected an object with its settings")
+        kept = stored.pop("reduction", "region")
+        name = reduction or kept
+        values |= stored if name == kept else {"core": stored.get("core")}
     if name not in REDUCTIONS:
         raise InputError(f"unknown reduction {name!r}; allowed: {', '.join(REDUCTIONS)}")
     kind = REDUCTIONS[name][0]
+    values = convert_stored(values, kind, TrainConfig)
     values |= {key: value for key, value in given.items() if value is not None}
     model = values.get("model")
     if model is not None and not Path(model).exists() and (model in SCENES_TRAINING or find_preset(model) is not None):
@@ -51,14 +56,9 @@ def resolve(
     missing = [field for field in ("model", "output", "data", "budgets", "steps", "core") if values.get(field) is None]
     if missing:
         raise InputError(f"{model} is no preset; give {', '.join('--' + field for field in missing)}")
-    known = {field.name: of for of in (kind, TrainConfig) for field in fields(of)}
-    unknown = [field for field in values if field not in known]
-    if unknown:
-        raise InputError(f"unknown settings {', '.join(unknown)}; allowed: {', '.join(sorted(known))}")
 
     def part(of: type) -> dict[str, Any]:
-        picked = {field: value for field, value in values.items() if known[field] is of}
-        return {field: tuple(value) if isinstance(value, list) else value for field, value in picked.items()}
+        return {field.name: values[field.name] for field in fields(of) if field.name in values}
 
     return TrainConfig(**part(TrainConfig)), kind.from_dict(part(kind))
 
@@ -67,16 +67,33 @@ def make_trainer(config: TrainConfig, reduction: ReductionConfig) -> Trainer:
     """Load, attach, open the data, and resume where the folder's run stopped."""
     dtype = getattr(torch, config.dtype)
     backbone = load_backbone(config.model, init=config.init, seed=config.seed, dtype=dtype)
+    _check_fits(config, reduction, backbone)
+    stream, encoder = open_stream(config, backbone), open_text(config, backbone)
+    settings = asdict(config) | {"reduction": reduction.to_dict()}
+    check_unchanged(Path(config.output), settings, FREE)
+    with torch.random.fork_rng():
+        torch.manual_seed(config.seed)  # LoRA's A starts at random
+        model = attach(backbone, reduction)
+    return start(config, Adaptation(config, model, stream, encoder), settings)
+
+
+def start(config: RunConfig, task: Task, settings: dict[str, Any]) -> Trainer:
+    """The trainer of a task, and its settings in the run's folder once they have proved to be usable."""
+    if config.evaluate_every:
+        from rti.evaluation.scenes import check_model
+
+        check_model(task.backbone)
+    trainer = Trainer(config, task)
+    if trainer.accelerator.is_main_process:
+        write_settings(Path(config.output), settings)
+    return trainer
+
+
+def _check_fits(config: TrainConfig, reduction: ReductionConfig, backbone: Backbone) -> None:
     reduction.check_fits(backbone.depth)
     for budgets in (config.budgets, [config.estimate_budget or 1]):
         if max(budgets) > backbone.patches:
             raise InputError(f"budgets {budgets} are not usable; allowed: 1 to {backbone.patches} regions")
-    stream, encoder = open_stream(config, backbone), open_text(config, backbone)
-    check_unchanged(Path(config.output), asdict(config) | {"reduction": reduction.to_dict()}, FREE)
-    with torch.random.fork_rng():
-        torch.manual_seed(config.seed)  # LoRA's A starts at random
-        model = attach(backbone, reduction)
-    return Trainer(config, Adaptation(config, model, stream, encoder))
 
 
 def open_stream(config: RunConfig, backbone: Backbone) -> Stream:
@@ -122,7 +139,7 @@ def describe(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
 
     preset = None if Path(config.model).exists() else find_preset(config.model)
     backbone = build(preset.family, preset.sizes) if preset else load_backbone(config.model)
-    reduction.check_fits(backbone.depth)
+    _check_fits(config, reduction, backbone)
     with torch.device("meta"):
         module = make_reduction(reduction, backbone)
     trainable = cost.trainable_count(backbone, module, reduction)

@@ -50,12 +50,18 @@ class RunConfig:
 
     def __post_init__(self):
         least_one = ("steps", "batch", "batch_per_device", "log_every", "save_every", "keep", "sample_count")
-        for name in (*least_one, "evaluate_images"):
+        for name in least_one:
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)!r}")
-        for name in ("warmup", "cooldown", "sample_every", "evaluate_every", "seed"):
-            if getattr(self, name) < 0:
+        for name in ("warmup", "cooldown", "sample_every", "evaluate_every", "weight_decay"):
+            if not getattr(self, name) >= 0:
                 raise InputError(f"{name} must be at least 0, got {getattr(self, name)!r}")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed must be from 0 to 2^63 - 1, got {self.seed!r}")
+        if self.sample_steps is not None and self.sample_steps < 1:
+            raise InputError(f"sample_steps must be at least 1, got {self.sample_steps!r}")
+        if self.evaluate_images < 6:
+            raise InputError(f"evaluate_images must be at least 6, one for each task, got {self.evaluate_images!r}")
         for name in ("learning_rate", "clip", "time_deviation"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be above 0, got {getattr(self, name)!r}")
@@ -89,7 +95,8 @@ class RunConfig:
 
 # What may differ when a run goes on.
 FREE = {"output", "steps", "cooldown", "workers", "batch_per_device", "gradient_checkpointing", "log_with", "log_every"}
-FREE |= {"save_every", "keep", "sample_every", "sample_steps", "evaluate_every", "evaluate_images"}
+FREE |= {"save_every", "keep", "sample_every", "sample_count", "sample_steps", "evaluate_every", "evaluate_images"}
+FREE |= {"compile"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +147,10 @@ class PretrainConfig(RunConfig):
     def __post_init__(self):
         super().__post_init__()
         _one_of("optimiser", self.optimiser, OPTIMISERS)
+        if self.mixed_precision == "fp16":  # one scaler cannot serve two optimisers
+            raise InputError("mixed_precision 'fp16' is not for base training; allowed: no, bf16")
+        if not self.adam_learning_rate > 0:
+            raise InputError(f"adam_learning_rate must be above 0, got {self.adam_learning_rate!r}")
         wrong = next((pair for pair in self.sizes if "=" not in pair), None)
         if wrong is not None:
             raise InputError(f"sizes {wrong!r} is not usable; allowed: name=value, such as image_size=32")

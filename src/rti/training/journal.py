@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
+import os
 import sys
 import time
 from collections import defaultdict
@@ -48,15 +51,18 @@ class Journal:
         """Note a step; every so often, say how it goes."""
         self.bar.update()
         self.pictures += self.config.batch
-        self.losses["loss"].append(loss)
-        if label is not None:
-            self.losses[f"loss/{label}"].append(loss)
+        if math.isfinite(loss):
+            self.losses["loss"].append(loss)
+            if label is not None:
+                self.losses[f"loss/{label}"].append(loss)
         if step % self.config.log_every and step != self.config.steps:
             return
         now = time.perf_counter()
         rate = self.pictures / (now - self.clock)
         means = {name: float(np.mean(values)) for name, values in self.losses.items()}
-        self.bar.set_postfix(loss=f"{means['loss']:.4f}", images=f"{rate:.1f}/s", skipped=skipped, broken=broken)
+        self.bar.set_postfix(
+            loss=f"{means.get('loss', math.nan):.4f}", images=f"{rate:.1f}/s", skipped=skipped, broken=broken
+        )
         values = {"learning_rate": learning_rate, "images_per_second": round(rate, 2), "skipped": skipped}
         self._write(step, means | values | {"broken": broken})
         self.losses.clear()
@@ -97,6 +103,8 @@ def tracker_of(config: RunConfig) -> str | None:
         return None
     if find_spec(config.log_with) is not None:
         return config.log_with
+    if os.environ.get("RANK", "0") != "0":
+        return None  # one process says it for all
     print(
         f"rti: warning: {config.log_with} is not installed (pip install {config.log_with}); "
         f"the log is in {config.output}/log.jsonl",
@@ -110,5 +118,9 @@ def _start_trackers(config: RunConfig, accelerator: Any) -> list[Any]:
     settings = {
         key: value if isinstance(value, (bool, int, float, str)) else str(value) for key, value in values.items()
     }
-    accelerator.init_trackers("logs", settings, {"wandb": {"name": Path(config.output).name}})
+    folder = Path(config.output).resolve()
+    # To wandb a resumed run is the same run.
+    run = {"name": folder.name, "id": hashlib.sha256(str(folder).encode()).hexdigest()[:16], "resume": "allow"}
+    project = "rti" if config.log_with == "wandb" else "logs"
+    accelerator.init_trackers(project, settings, {"wandb": run})
     return accelerator.trackers

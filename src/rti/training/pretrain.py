@@ -16,9 +16,10 @@ from rti.errors import InputError
 from rti.presets import FROM_SCRATCH, find_preset
 from rti.text import WORDS, TextEncoder, load_text_encoder, text_encoder_of
 from rti.training.base import BaseTraining
-from rti.training.command import made_up_words, open_stream, open_text
+from rti.training.command import made_up_words, open_stream, open_text, start
 from rti.training.config import FREE, PretrainConfig
 from rti.training.settings import check_unchanged, convert, parse_arguments
+from rti.training.state import checkpoints
 from rti.training.trainer import Trainer
 
 
@@ -30,10 +31,10 @@ def make_trainer(config: PretrainConfig) -> Trainer:
     """Build, open the data, and resume where the folder's run stopped."""
     backbone = new_backbone(config)
     stream, encoder = open_stream(config, backbone), new_text(config, backbone)
-    if config.start_from is not None:
+    if config.start_from is not None and not checkpoints(Path(config.output)):
         start_from(backbone, encoder, Path(config.start_from))
     check_unchanged(Path(config.output), asdict(config), FREE)
-    return Trainer(config, BaseTraining(config, backbone, stream, encoder))
+    return start(config, BaseTraining(config, backbone, stream, encoder), asdict(config))
 
 
 def new_backbone(config: PretrainConfig) -> Backbone:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,11 @@ def save_checkpoint(run: Path, step: int, tensors: dict[str, torch.Tensor], valu
     except (OSError, SafetensorError) as error:
         shutil.rmtree(part, ignore_errors=True)
         raise CannotSave(getattr(error, "strerror", None) or " ".join(str(error).split())) from None
-    for old in checkpoints(run)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    written = checkpoints(run)
+    here = written.index(final)
+    # Later ones were passed over as broken when the run was resumed; they must not count among those kept.
+    for other in (*written[: max(here + 1 - keep, 0)], *written[here + 1 :]):
+        shutil.rmtree(other, ignore_errors=True)
 
 
 def load_checkpoint(run: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
@@ -49,8 +53,9 @@ def load_checkpoint(run: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]
     for folder in reversed(checkpoints(run)):
         try:
             return load_file(folder / TENSORS), json.loads((folder / VALUES).read_text(encoding="utf-8"))
-        except (OSError, SafetensorError, json.JSONDecodeError, UnicodeDecodeError):
-            continue
+        except (OSError, SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())
+            print(f"rti: warning: {folder} cannot be read ({reason}); trying the one before", file=sys.stderr)
     return None
 
 

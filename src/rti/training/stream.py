@@ -7,7 +7,7 @@ examples a step sees does not depend on how many processes there are.
 from __future__ import annotations
 
 import functools
-import os
+import signal
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -82,11 +82,9 @@ def collate(drawn: list[tuple[Example, int, int]], batch: int) -> MicroBatch:
 
 
 def _leave_signals_to_the_main_process(worker: int) -> None:
-    """A terminal's Ctrl-C and a scheduler's SIGTERM reach the whole group, while the run still has a step to finish.
-
-    SIGTERM itself is not ignored: it is how the main process ends its workers.
-    """
-    os.setpgrp()
+    """A terminal's Ctrl-C and a scheduler's SIGTERM reach every process, while the run still has a step to finish."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def error_of_worker(error: InputError) -> InputError:

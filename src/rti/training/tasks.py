@@ -35,6 +35,7 @@ class Task(ABC):
 
     module: nn.Module  # (images, inputs, draws, once) -> (B,) losses; what requires gradients in it trains
     budgets: tuple[int, ...] = ()  # to show and to score, beside the backbone alone
+    saves_frozen = False  # whether what is for use holds frozen parameters as well
 
     def __init__(
         self, config: RunConfig, model: ElasticModel | Backbone, stream: Stream, encoder: TextEncoder | None = None

@@ -6,14 +6,17 @@ number alone, whatever the number of processes. To resume, run the same command 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from rti.errors import InputError
 from rti.training.average import MovingAverage
@@ -32,16 +35,13 @@ class Trainer:
     """A run in its folder."""
 
     def __init__(self, config: RunConfig, task: Task):
-        from accelerate import Accelerator, DistributedDataParallelKwargs
+        from accelerate import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
         self.config, self.task, self.folder = config, task, Path(config.output)
         # The text stream of a last block leads to no output, so its LoRA gets no gradient.
         unused = DistributedDataParallelKwargs(find_unused_parameters=True)
-        # Without this, several processes on a machine with no GPU would not know of each other.
-        on_cpu = not torch.accelerator.is_available()
-        options = {"mixed_precision": config.mixed_precision, "cpu": on_cpu or None, "kwargs_handlers": [unused]}
-        self.accelerator = Accelerator(**options, log_with=tracker_of(config), project_dir=self.folder)
-        self._check_sharding()
+        patience = InitProcessGroupKwargs(timeout=timedelta(hours=2))  # the others wait while the first one samples
+        self.accelerator = _engine(config, [unused, patience])
         self.accumulation = config.accumulation(self.accelerator.num_processes)
         if config.gradient_checkpointing:
             task.backbone.gradient_checkpointing = True
@@ -58,17 +58,13 @@ class Trainer:
         self.generator = torch.Generator().manual_seed(config.seed)  # of what a step draws once
         self.draw_settings = DrawSettings(config.time_mean, config.time_deviation, config.drop)
         self.step, self.skipped, self.bad_in_a_row, self.broken = 0, 0, 0, 0
-        self.stopping = False
+        self.asked = False  # this process was asked to stop; the signal handler's alone
+        self.stopping = False  # all processes have agreed to
         if self.accelerator.is_main_process:
             sweep(self.folder)
         self.accelerator.wait_for_everyone()
         self._resume()
         self._batches: Iterator | None = None
-
-    def _check_sharding(self) -> None:
-        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
-        if plugin is not None and plugin.fsdp_version != 2:
-            raise InputError(f"FSDP version {plugin.fsdp_version} is not supported; allowed: 2 (--fsdp_version 2)")
 
     # One step.
 
@@ -82,10 +78,10 @@ class Trainer:
             optimiser.zero_grad()
             for group in optimiser.param_groups:
                 group["lr"] = group["highest_lr"] * factor
-        total = torch.zeros((), device=accelerator.device)
+        total, broken = torch.zeros((), device=accelerator.device), 0
         for micro in range(self.accumulation):
             batch = self._next_batch()
-            self.broken += batch.broken
+            broken += batch.broken
             draws = draw(shape, config.seed, self.step, batch.numbers, self.draw_settings).to(accelerator.device)
             with self._synchronised(micro == self.accumulation - 1):
                 losses = self.objective(batch.images.to(accelerator.device), self.task.inputs(batch), draws, once)
@@ -93,8 +89,10 @@ class Trainer:
                 accelerator.backward(loss)
             total += loss.detach()
         # A stop that one process was asked for is the stop of all: they leave at the same step.
-        together = accelerator.reduce(torch.stack([total, total.new_tensor(self.stopping)]), reduction="mean")
-        value, self.stopping = together[0].item(), bool(together[1] > 0)
+        mine = torch.stack([total, total.new_tensor(self.asked), total.new_tensor(broken)])
+        value, asked, broken = accelerator.reduce(mine, reduction="mean").tolist()
+        self.stopping = asked > 0
+        self.broken += round(broken * accelerator.num_processes)
         self._update(value)
         self.step += 1
         self.last_label = self.task.label(once)
@@ -110,7 +108,10 @@ class Trainer:
             self.bad_in_a_row = 0
             for optimiser in self.optimisers:
                 optimiser.step()
-            self.average.update()
+            if accelerator.optimizer_step_was_skipped:  # by the scaler
+                self.skipped += 1
+            else:
+                self.average.update()
             return
         self.skipped += 1
         self.bad_in_a_row += 1
@@ -147,20 +148,25 @@ class Trainer:
     def run(self, on_step: Callable[[int, float], None] | None = None) -> None:
         """Train to the last step, saving on the way; SIGTERM and Ctrl-C save and stop."""
         config = self.config
-        with Journal(config, self.accelerator, self.step) as journal, on_stop_signal(self._stop):
-            while self.step < config.steps and not self.stopping:
-                loss = self.train_step()
-                journal.step(self.step, loss, self.last_label, self._learning_rate(), self.skipped, self.broken)
-                if on_step is not None:
-                    on_step(self.step, loss)
-                self._look(journal)
-                last = self.step == config.steps or self.stopping
-                if last or self.step % config.save_every == 0:
-                    self._save_or_go_on(last)
-        self._batches = None  # its workers end here
+        try:
+            with Journal(config, self.accelerator, self.step) as journal, on_stop_signal(self._stop):
+                while self.step < config.steps and not self.stopping:
+                    loss = self.train_step()
+                    journal.step(self.step, loss, self.last_label, self._learning_rate(), self.skipped, self.broken)
+                    if on_step is not None:
+                        on_step(self.step, loss)
+                    last = self.step == config.steps or self.stopping
+                    if last or self.step % config.save_every == 0:
+                        self._save_or_go_on(last)
+                    self._look(journal)
+        finally:
+            for worker in getattr(self._batches, "_workers", ()):
+                worker.kill()  # they are deaf to SIGTERM
+            self._batches = None
 
     def _stop(self, *_: Any) -> None:
-        self.stopping = True
+        self.asked = True
+        self.stopping = self.accelerator.num_processes == 1  # the others, if any, must agree first
 
     def _learning_rate(self) -> float:
         return self.optimisers[0].param_groups[0]["lr"]
@@ -179,7 +185,10 @@ class Trainer:
                 # Eager: other batch sizes than those of training would compile anew.
                 with journal.paused(), self.average.applied(), torch.compiler.set_stance("force_eager"):
                     self.task.module.eval()
-                    look(self.step, self.task)
+                    try:
+                        look(self.step, self.task)
+                    except (InputError, OSError) as error:  # what is only for the eye does not end a run
+                        print(f"rti: warning: step {self.step} could not be shown: {error}", file=sys.stderr)
                     self.task.module.train()
 
     @property
@@ -204,19 +213,25 @@ class Trainer:
         """A checkpoint to go on from, and what is for use with the averaged values. The same on any wrapper."""
         tensors = {f"trained.{name}": whole(parameter) for name, parameter in self.parameters.items()}
         averaged = {name: whole(value) for name, value in self.average.values.items()}
+        if self.task.saves_frozen:
+            frozen = frozen_parameters(self.accelerator.unwrap_model(self.objective))
+            averaged |= {name: whole(parameter) for name, parameter in frozen.items()}
         for name, parameter in self.parameters.items():
             for key, value in self._optimiser_state(parameter).items():
                 tensors[f"optimiser.{name}.{key}"] = whole(torch.as_tensor(value))
         if not self.accelerator.is_main_process:
             return
-        tensors |= {f"average.{name}": value for name, value in averaged.items()}
+        tensors |= {f"average.{name}": averaged[name] for name in self.parameters}
         tensors["generator"] = self.generator.get_state()
         values = {"skipped": self.skipped, "bad_in_a_row": self.bad_in_a_row, "broken": self.broken}
         values["updates"] = self.average.updates
         if self.accelerator.scaler is not None:
             values["scaler"] = self.accelerator.scaler.state_dict()
         save_checkpoint(self.folder, self.step, tensors, values, self.config.keep)
-        self.task.save(self.folder, averaged)
+        try:
+            self.task.save(self.folder, averaged)
+        except (InputError, OSError, SafetensorError) as error:
+            raise CannotSave(" ".join(str(error).split())) from None
 
     def _optimiser_state(self, parameter: torch.nn.Parameter) -> dict[str, Any]:
         return next((one.state[parameter] for one in self.optimisers if parameter in one.state), {})
@@ -248,6 +263,29 @@ class Trainer:
                     key: value if value.ndim == 0 else put(torch.zeros_like(parameter), value)
                     for key, value in state.items()
                 }
+
+
+def _engine(config: RunConfig, handlers: list[Any]) -> Any:
+    """accelerate, as the launcher and the settings have it; what it cannot do here is refused."""
+    from accelerate import Accelerator
+
+    # Without this, several processes on a machine with no GPU would not know of each other.
+    options = {"cpu": not torch.accelerator.is_available() or None, "kwargs_handlers": handlers}
+    options |= {"log_with": tracker_of(config), "project_dir": config.output}
+    try:
+        accelerator = Accelerator(mixed_precision=config.mixed_precision, **options)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    if config.mixed_precision != "no" and not accelerator.native_amp:
+        raise InputError(f"mixed_precision {config.mixed_precision!r} is not supported on {accelerator.device}")
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    if plugin is not None and plugin.fsdp_version != 2:
+        raise InputError(f"FSDP version {plugin.fsdp_version} is not supported; allowed: 2 (--fsdp_version 2)")
+    if plugin is not None and plugin.mixed_precision_policy is not None:
+        # Times, noise and clean images stay float32; autocast rounds where it may.
+        policy = dataclasses.replace(plugin.mixed_precision_policy, cast_forward_inputs=False)
+        plugin.mixed_precision_policy = policy
+    return accelerator
 
 
 def frozen_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
