@@ -159,7 +159,6 @@ BAD_INPUT = {
     "an empty core": (("info", "jit-b16", "--core", "9,4"), "(9, 4)"),
     "a core outside the trunk": (("info", "jit-b16", "--core", "4,12"), "(4, 12)"),
     "half a core": (("info", "jit-b16", "--core", "4"), "4"),
-    "no model": (("sample", "a prompt"), "--model"),
     "nothing to draw": (("sample", *JIT), "prompts"),
     "a label out of range": (("sample", *JIT, "--labels", "11"), "label 11"),
     "labels that are no numbers": (("sample", *JIT, "--labels", "cat"), "cat"),

@@ -194,6 +194,7 @@ BAD = {
     "an unknown size": (("scenes", "--sizes", "colour=3"), "colour"),
     "a size that is no number": (("scenes", "--sizes", "image_size=big"), "big"),
     "a size without a value": (("scenes", "--sizes", "image_size"), "name=value"),
+    "sizes that make no model": (("scenes", "--sizes", "num_heads=-1"), "num_heads=-1"),
     "an unknown optimiser": (("scenes", "--optimiser", "sgd"), "sgd"),
     "a start that is not there": (("scenes", "--start-from", "nowhere"), "nowhere"),
 }

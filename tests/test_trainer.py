@@ -113,7 +113,7 @@ def test_micro_batches_do_not_change_a_step(tmp_path):
 
 
 def test_training_lowers_the_loss_at_every_budget_and_leaves_the_backbone_alone(tmp_path, family):
-    trainer = make_trainer(tmp_path / "run", family, steps=60, save_every=60, ema=0.9, drop=0.0)
+    trainer = make_trainer(tmp_path / "run", family, steps=200, save_every=200, ema=0.9, drop=0.0)
     frozen = {name: parameter.detach().clone() for name, parameter in frozen_parameters(trainer.task.module).items()}
     assert frozen
 
@@ -129,7 +129,7 @@ def test_training_lowers_the_loss_at_every_budget_and_leaves_the_backbone_alone(
 
     before = losses()
     trainer.run()
-    assert all(after < 0.9 * start for after, start in zip(losses(), before, strict=True))
+    assert all(after < 0.5 * start for after, start in zip(losses(), before, strict=True))
     assert_equal(
         {name: parameter.detach() for name, parameter in frozen_parameters(trainer.task.module).items()}, frozen
     )
@@ -139,6 +139,9 @@ def test_training_lowers_the_loss_at_every_budget_and_leaves_the_backbone_alone(
         trained = trainer.task.model.trainable_parameters()
         expected = {name: parameter.detach().clone() for name, parameter in trained.items()}
     assert_equal({name: parameter.detach() for name, parameter in model.trainable_parameters().items()}, expected)
+    pipe = rti.Pipeline(model, letters if family == "minit2i" else None)
+    drawn = pipe("a" if family == "minit2i" else 0, budget=8, num_inference_steps=2, output_type="pt", progress=False)
+    assert drawn.images.isfinite().all()
 
 
 def test_a_loss_that_is_not_finite_changes_nothing_and_five_in_a_row_stop_the_run(tmp_path, monkeypatch):

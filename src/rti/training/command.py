@@ -114,8 +114,10 @@ def open_text(config: RunConfig, backbone: Backbone) -> TextEncoder | None:
         from rti.text_cache import TextCache
 
         cache = TextCache.open(config.text_cache)
-        if cache.width != width:
-            raise InputError(f"{config.text_cache} holds states of width {cache.width}; the model takes {width}")
+        length = backbone.config.prompt_length
+        if (cache.width, cache.length) != (width, length):
+            held = f"{cache.length} tokens of width {cache.width}"
+            raise InputError(f"{config.text_cache} holds {held}; the model takes {length} of width {width}")
         return cache
     if config.text_encoder is None and getattr(config, "init", None) == "random":
         return made_up_words(width, config.seed)  # random weights are there to try the machinery: so are these

@@ -46,7 +46,14 @@ def new_backbone(config: PretrainConfig) -> Backbone:
         family, sizes = preset.family, preset.sizes
     else:
         raise InputError(f"unknown model {config.model!r}; allowed: {', '.join(FROM_SCRATCH)}, or a preset")
-    backbone = build(family, sizes | _changed(config.sizes, FAMILIES[family])).to_empty(device="cpu")
+    try:
+        backbone = build(family, sizes | _changed(config.sizes, FAMILIES[family])).to_empty(device="cpu")
+    except InputError:
+        raise
+    except Exception as error:  # sizes that make no model may fail in any way
+        raise InputError(
+            f"sizes {','.join(config.sizes)} make no model: {' '.join(str(error).split())[:120]}"
+        ) from None
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         backbone.reset_parameters()
