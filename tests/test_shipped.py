@@ -46,7 +46,7 @@ def made(tmp_path_factory):
     save_adapter(run / "scenes", run / "scenes" / "adapter", "merge")
     save_adapter(run / "scenes", run / "scenes" / "adapter-gaps", "gaps")
     save_model(run / "bare")
-    return run.rename(run.with_name("package"))
+    return run.rename(run.with_name(f"{run.name}-package"))
 
 
 @pytest.fixture
