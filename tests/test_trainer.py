@@ -272,6 +272,13 @@ def test_a_signal_in_the_middle_of_an_exchange_is_not_lost(tmp_path, monkeypatch
     assert trainer.step == 4  # asked in the third step, agreed in the fourth
 
 
+def test_a_signal_while_samples_are_drawn_still_saves_the_step(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path / "run", steps=50, save_every=50, sample_every=3)
+    monkeypatch.setattr(trainer.task, "sheet", lambda: os.kill(os.getpid(), signal.SIGTERM) or _no_space())
+    trainer.run()
+    assert make_trainer(tmp_path / "run", steps=50).step == 3
+
+
 def test_a_precision_the_machine_does_not_have_is_refused(tmp_path):
     AcceleratorState._reset_state(True)
     if not torch.accelerator.is_available():

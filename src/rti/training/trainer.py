@@ -155,10 +155,12 @@ class Trainer:
                     journal.step(self.step, loss, self.last_label, self._learning_rate(), self.skipped, self.broken)
                     if on_step is not None:
                         on_step(self.step, loss)
-                    last = self.step == config.steps or self.stopping
-                    if last or self.step % config.save_every == 0:
-                        self._save_or_go_on(last)
+                    saved = self.step == config.steps or self.stopping
+                    if saved or self.step % config.save_every == 0:
+                        self._save_or_go_on(saved)
                     self._look(journal)
+                    if self.stopping and not saved:  # asked while it was saving or drawing samples
+                        self._save_or_go_on(last=True)
         finally:
             for worker in getattr(self._batches, "_workers", ()):
                 worker.kill()  # they are deaf to SIGTERM
