@@ -15,6 +15,7 @@ import time
 import torch
 
 import rti
+from rti.benchmark import random_condition
 from rti.cli.output import show_table
 from rti.presets import get_preset
 from rti.training.draws import DrawSettings, draw
@@ -33,11 +34,7 @@ model = rti.attach(backbone, rti.RegionConfig(core=preset.core, cuts="merge", cu
 generator = torch.Generator().manual_seed(0)
 images = torch.rand(1, backbone.channels, *backbone.image_size, generator=generator) * 2 - 1
 draws = draw(images.shape[1:], 0, 0, [0], DrawSettings())
-if backbone.conditioned_on == "text":
-    states = torch.randn(1, backbone.config.prompt_length, backbone.config.txt_input_size, generator=generator)
-    condition = backbone.condition(text=states)
-else:
-    condition = backbone.condition(labels=torch.tensor([0]))
+condition = random_condition(backbone, 1)
 
 lean = min(budgets)
 ways = {

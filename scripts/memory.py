@@ -6,6 +6,7 @@ import resource
 import torch
 
 import rti
+from rti.benchmark import random_condition
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
@@ -16,11 +17,7 @@ if __name__ == "__main__":
 
     backbone = rti.load_backbone(options.model, init="random", dtype=getattr(torch, options.dtype))
     model = rti.attach(backbone, rti.RegionConfig(core=rti.PRESETS[options.model].core, cuts="merge"))
-    if backbone.conditioned_on == "text":
-        sizes = backbone.config
-        condition = model.condition(text=torch.randn(1, sizes.prompt_length, sizes.txt_input_size))
-    else:
-        condition = model.condition(labels=torch.tensor([0]))
+    condition = random_condition(backbone, 1)
     with torch.no_grad():
         clean = model(torch.randn(1, backbone.channels, *backbone.image_size), 0.5, condition, budget=options.budget)
     gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

@@ -54,6 +54,7 @@ NONSENSE = {
     "size_prior": (-0.5, float("nan"), float("inf"), "0.5", "x", True, [0.5], 1j),
     "lora_rank": (0, -1, 1.5, 32.0, "32", None, True),
     "lora_alpha": (0, -1, 1.5, 32.0, "32", None, True),
+    "text_regions": (0, 1, "true", None, 16),
 }
 ALLOWED = {
     "core": ("0 <= first <= last",),
@@ -63,6 +64,7 @@ ALLOWED = {
     "size_prior": ("at least 0",),
     "lora_rank": ("at least 1",),
     "lora_alpha": ("at least 1",),
+    "text_regions": ("true or false",),
 }
 
 
@@ -89,7 +91,7 @@ def test_a_core_must_lie_in_the_trunk():
 @pytest.mark.parametrize("size_prior", [None, 0.25])
 def test_a_configuration_survives_json(order, cuts, cuts_from, size_prior):
     """JSON knows no tuples: the core comes back as a list."""
-    config = RegionConfig((2, 5), 8, 16, order, cuts, cuts_from, size_prior)
+    config = RegionConfig((2, 5), 8, 16, True, order, cuts, cuts_from, size_prior)
     values = json.loads(json.dumps(config.to_dict()))
     assert values["core"] == [2, 5]
     assert values["reduction"] == "region"

@@ -151,9 +151,9 @@ def test_the_estimate_is_made_earlier_without_gradients_and_a_blind_step_makes_n
     calls = []
     forward = rti.ElasticModel.forward
 
-    def spy(self, x, t, condition, budget=None, estimate=None):
+    def spy(self, x, t, condition, budget=None, estimate=None, text_budget=None):
         calls.append((t.clone(), budget, estimate, torch.is_grad_enabled()))
-        return forward(self, x, t, condition, budget, estimate)
+        return forward(self, x, t, condition, budget, estimate, text_budget)
 
     monkeypatch.setattr(rti.ElasticModel, "forward", spy)
     draws = draw(SHAPE, seed=0, step=0, examples=range(2), settings=DrawSettings())
@@ -175,9 +175,9 @@ def test_the_blur_in_place_of_an_estimate_takes_no_pass_and_grows_with_the_noise
     estimates = []
     forward = rti.ElasticModel.forward
 
-    def spy(self, x, t, condition, budget=None, estimate=None):
+    def spy(self, x, t, condition, budget=None, estimate=None, text_budget=None):
         estimates.append(estimate)
-        return forward(self, x, t, condition, budget, estimate)
+        return forward(self, x, t, condition, budget, estimate, text_budget)
 
     monkeypatch.setattr(rti.ElasticModel, "forward", spy)
     images = torch.rand(2, *SHAPE, generator=torch.Generator().manual_seed(1)) * 2 - 1

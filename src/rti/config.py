@@ -22,6 +22,7 @@ class ReductionConfig:
     core: tuple[int, int]  # first and last block of the core, counted from 0, both included
     lora_rank: int = 32
     lora_alpha: int = 32
+    text_regions: bool = False  # whether the text stream can be shortened too, see rti.text_regions
 
     def __post_init__(self):
         core = self.core
@@ -32,6 +33,8 @@ class ReductionConfig:
         for field in ("lora_rank", "lora_alpha"):
             if not _is_whole(getattr(self, field)) or getattr(self, field) < 1:
                 raise InputError(f"{field} must be a whole number of at least 1, got {getattr(self, field)!r}")
+        if not isinstance(self.text_regions, bool):
+            raise InputError(f"text_regions must be true or false, got {self.text_regions!r}")
 
     def check_fits(self, depth: int) -> None:
         if self.core[1] >= depth:

@@ -52,7 +52,7 @@ class ElasticModel(nn.Module):
         super().__init__()
         self.config = config
         self._trainable_before = {name: p.requires_grad for name, p in backbone.named_parameters()}
-        self._originals: lora.Originals | None = None
+        self._merged: list[lora.Merged] | None = None
         with torch.device(backbone.device):
             reduction = make_reduction(config, backbone)
         backbone.requires_grad_(False)
@@ -68,19 +68,22 @@ class ElasticModel(nn.Module):
         condition: Condition,
         budget: Budget = None,
         estimate: torch.Tensor | None = None,
+        text_budget: Budget = None,
     ) -> torch.Tensor:
         """The clean image predicted from the noisy one: (B, 3, H, W), time (B,) or a number -> (B, 3, H, W).
 
         `budget` is the number of region tokens, a share of the patches, or None for as many as there are patches.
-        `estimate` is the clean image of the step before, where the reduction cuts from it.
+        `estimate` is the clean image of the step before, where the reduction cuts from it. `text_budget` is the number
+        of text regions; None leaves the text as it is, or as `prepare` has made it.
         """
         backbone, (first, last) = self._attached(), self.config.core
-        if torch.compiler.is_compiling() and isinstance(budget, float):
+        if torch.compiler.is_compiling() and (isinstance(budget, float) or isinstance(text_budget, float)):
             raise InputError(
                 "under torch.compile give the budget as a whole number; a share would compile anew each time"
             )
         budget = resolve_budget(budget, backbone.patches)
-        tokens = backbone.embed(*backbone.check(x, t, condition), condition)
+        x, t = backbone.check(x, t, condition)
+        tokens = backbone.embed(x, t, self.prepare(condition, text_budget))
         tokens = backbone.run(tokens, 0, first)  # prelude
         tokens = self.reduction(tokens, Span(backbone, first, last + 1), budget, estimate)  # core
         tokens = backbone.run(tokens, last + 1, backbone.depth)  # coda
@@ -94,18 +97,29 @@ class ElasticModel(nn.Module):
         condition: Condition,
         budget: Budget = None,
         estimate: torch.Tensor | None = None,
+        text_budget: Budget = None,
     ) -> torch.Tensor:
         """The region of each patch that a forward pass would use: (B, N) int64, patches row by row."""
         backbone = self._attached()
         budget = resolve_budget(budget, backbone.patches)
-        tokens = backbone.embed(*backbone.check(x, t, condition), condition)
+        x, t = backbone.check(x, t, condition)
+        tokens = backbone.embed(x, t, self.prepare(condition, text_budget))
         return self.reduction.regions(backbone.run(tokens, 0, self.config.core[0]), budget, estimate)
 
     def condition(self, **inputs: Any) -> Condition:
         return self._attached().condition(**inputs)
 
-    def prepare(self, condition: Condition) -> Condition:
-        return self._attached().prepare(condition)
+    def prepare(self, condition: Condition, text_budget: Budget = None) -> Condition:
+        """Compute once what depends on the condition alone, its text as `text_budget` regions where one is given."""
+        condition = self._attached().prepare(condition)
+        if text_budget is None:
+            return condition
+        if self.reduction.text is None:
+            raise InputError(
+                f"text_budget {text_budget!r} given, but this adapter has no text regions; "
+                "allowed: None, or an adapter with text_regions=True"
+            )
+        return self.reduction.text(condition, text_budget)
 
     def unconditional(self, condition: Condition) -> Condition:
         return self._attached().unconditional(condition)
@@ -123,32 +137,44 @@ class ElasticModel(nn.Module):
 
     @property
     def merged(self) -> bool:
-        return self._originals is not None
+        return self._merged is not None
 
-    def merge(self) -> ElasticModel:
-        """Fold the LoRA into the weights, for inference. Twice is once. The originals are kept for `unmerge`."""
+    def merge(self, keep: bool = True) -> ElasticModel:
+        """Fold the LoRA into the weights, for inference. Twice is once.
+
+        The original weights are kept for `unmerge`; with keep=False they are not, which saves their memory: then there
+        is no way back to the LoRA, the frozen backbone or `detach`.
+        """
         if not self.merged:
-            self._originals = lora.merge(self._attached())
+            self._merged = lora.merge(self._attached(), keep)
         return self
 
     def unmerge(self) -> ElasticModel:
         """Undo `merge`, bit by bit."""
         if self.merged:
-            lora.unmerge(self.backbone, self._originals)
-            self._originals = None
+            if any(layer.original is None for layer in self._merged):
+                raise InputError("this model was merged with keep=False, so it cannot be unmerged; load it again")
+            lora.unmerge(self.backbone, self._merged)
+            self._merged = None
         return self
+
+    @contextmanager
+    def unmerged(self) -> Iterator[ElasticModel]:
+        """As it trains, with the LoRA apart from the weights; afterwards as before."""
+        merged = self.merged
+        self.unmerge()
+        try:
+            yield self
+        finally:
+            if merged:
+                self.merge()
 
     @contextmanager
     def dense(self) -> Iterator[Backbone]:
         """The frozen backbone alone, without our LoRA and reduction: `with model.dense() as backbone: ...`"""
-        backbone, merged = self._attached(), self.merged
-        self.unmerge()
-        try:
-            with lora.switched_off(backbone):
-                yield backbone
-        finally:
-            if merged:
-                self.merge()
+        backbone = self._attached()
+        with self.unmerged(), lora.switched_off(backbone):
+            yield backbone
 
     def detach(self) -> Backbone:
         """Give back the backbone as it was before. This model is of no use afterwards."""
@@ -175,11 +201,13 @@ class ElasticModel(nn.Module):
         from rti.adapter import save
 
         self._attached()
-        save(self, folder)
+        with self.unmerged():
+            save(self, folder)
 
     def push_to_hub(self, repository: str, **options: Any) -> str:
         """Save the adapter to a repository on the hub; gives back its address."""
         from rti.adapter import push
 
         self._attached()
-        return push(self, repository, **options)
+        with self.unmerged():
+            return push(self, repository, **options)

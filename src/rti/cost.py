@@ -17,13 +17,22 @@ def tokens_per_block(backbone: Backbone, reduction: Reduction, budget: int) -> l
     return counts
 
 
-def trunk_flops(backbone: Backbone, image_tokens: list[int]) -> float:
-    """The paper's count for one picture: linear layers and attention of the trunk, side tokens at full length."""
-    return sum(backbone.block_flops(block, tokens) for block, tokens in enumerate(image_tokens))
+def trunk_flops(backbone: Backbone, image_tokens: list[int], text_tokens: int | None = None) -> float:
+    """The paper's count for one picture: linear layers and attention of the trunk, side tokens as many as there are.
+
+    `text_tokens` says how many the text has where it is shortened.
+    """
+    return sum(backbone.block_flops(block, tokens, text_tokens) for block, tokens in enumerate(image_tokens))
 
 
 def dense_flops(backbone: Backbone) -> float:
     return trunk_flops(backbone, [backbone.patches] * backbone.depth)
+
+
+def forward_flops(backbone: Backbone, reduction: Reduction, budget: int, text_tokens: int | None = None) -> float:
+    """Everything a forward pass of one picture computes, also what the paper leaves out: interface, patches, head."""
+    trunk = trunk_flops(backbone, tokens_per_block(backbone, reduction, budget), text_tokens)
+    return trunk + reduction.flops(budget) + backbone.outer_flops()
 
 
 def parameter_count(module: nn.Module) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -58,8 +59,7 @@ def remove(backbone: Backbone) -> None:
         if ADAPTER not in layer.lora_A:
             continue
         if set(layer.lora_A) == {ADAPTER}:
-            parent, _, child = name.rpartition(".")
-            setattr(backbone.get_submodule(parent), child, layer.get_base_layer())
+            _put(backbone, name, layer.get_base_layer())
         else:
             layer.delete_adapter(ADAPTER)
     configs = backbone.__dict__.get("peft_config", {})
@@ -68,37 +68,63 @@ def remove(backbone: Backbone) -> None:
         backbone.__dict__.pop("peft_config", None)
 
 
-Originals = dict[str, dict[str, torch.Tensor]]  # the weight and bias of each layer before merging
+class Merged(NamedTuple):
+    """A layer that runs as the plain layer it was, its adapters folded in: what it takes to undo that."""
+
+    name: str
+    layer: nn.Module  # PEFT's, taken out
+    original: dict[str, torch.Tensor] | None  # weight and bias before, where they were kept
 
 
-def merge(backbone: Backbone) -> Originals:
-    """Fold the active adapters into the weights. Gives back the original weights, for `unmerge` to be exact."""
-    originals = {}
-    for name, layer in _layers(backbone):
-        originals[name] = {key: value.clone() for key, value in layer.get_base_layer().state_dict().items()}
+def merge(backbone: Backbone, keep: bool = True) -> list[Merged]:
+    """Fold the active adapters into the weights and take PEFT's layers out: no trace of them is left in a forward pass.
+
+    Gives back what `unmerge` needs to be exact; without `keep` that is not possible, and takes no memory.
+    """
+    merged = []
+    for name, layer in list(_layers(backbone)):
+        plain = layer.get_base_layer()
+        original = {key: value.clone() for key, value in plain.state_dict().items()} if keep else None
+        merged.append(Merged(name, layer, original))
         layer.merge(adapter_names=list(layer.active_adapters))
-    return originals
+        _put(backbone, name, plain)
+    return merged
 
 
-def unmerge(backbone: Backbone, originals: Originals) -> None:
-    for name, layer in _layers(backbone):
+def unmerge(backbone: Backbone, merged: list[Merged]) -> None:
+    for name, layer, original in merged:
+        _put(backbone, name, layer)
         layer.unmerge()
-        layer.get_base_layer().load_state_dict(originals[name])
+        layer.get_base_layer().load_state_dict(original)
 
 
 @contextmanager
 def switched_off(backbone: Backbone) -> Iterator[None]:
-    """Run without our adapter, with those of the user as they are."""
-    switched = []
+    """Run without our adapter, with those of the user as they are; a layer that has no other runs as the plain one."""
+    taken_out, switched = [], []
     try:
-        for _, layer in _layers(backbone):
-            if ADAPTER in layer.active_adapters:
+        for name, layer in list(_layers(backbone)):
+            if ADAPTER not in layer.active_adapters:
+                continue
+            others = [adapter for adapter in layer.active_adapters if adapter != ADAPTER]
+            if others:
                 switched.append((layer, list(layer.active_adapters)))
-                layer._active_adapter = [name for name in layer.active_adapters if name != ADAPTER]
+                layer._active_adapter = others
+            else:
+                taken_out.append((name, layer))
+                _put(backbone, name, layer.get_base_layer())
         yield
     finally:
         for layer, active in switched:
             layer._active_adapter = active
+        for name, layer in taken_out:
+            _put(backbone, name, layer)
+
+
+def _put(backbone: nn.Module, name: str, layer: nn.Module) -> None:
+    """Put a layer in the place of another."""
+    parent, _, child = name.rpartition(".")
+    setattr(backbone.get_submodule(parent), child, layer)
 
 
 def _layers(backbone: nn.Module) -> Iterator[tuple[str, nn.Module]]:

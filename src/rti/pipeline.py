@@ -15,7 +15,7 @@ from PIL import Image
 from rti.adapter import adapter_folder, load
 from rti.backbones import load_backbone
 from rti.backbones.base import Backbone, Condition
-from rti.budget import Schedule
+from rti.budget import Budget, Schedule
 from rti.core import ElasticModel
 from rti.errors import InputError
 from rti.flow import draw_noise, interpolate, time_grid
@@ -110,6 +110,8 @@ class Pipeline:
         guidance_interval: tuple[float, float] | None = None,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         budget: Schedule = None,
+        guidance_budget: Schedule = None,
+        text_budget: Budget = None,
         dense: bool = False,
         num_images_per_prompt: int = 1,
         batch_size: int | None = None,
@@ -124,6 +126,8 @@ class Pipeline:
         """Pictures for prompts (MiniT2I) or labels (JiT); a label may also be given in the prompt's place.
 
         budget: region tokens in the core, as a number, a share of the patches, or a function of the step; None for all.
+        guidance_budget: that of the unconditional branch of guidance; None for the same.
+        text_budget: text tokens in the trunk, as a number or a share; None for all. It needs an adapter trained for it.
         dense: leave the adapter out and run the frozen backbone.
         generator: one per picture, or one that draws the noise of all pictures in turn.
         image, strength: start from this picture instead of noise; a strength of 1 forgets it, 0.1 changes little.
@@ -138,8 +142,10 @@ class Pipeline:
         _check_count("num_images_per_prompt", num_images_per_prompt)
         if batch_size is not None:
             _check_count("batch_size", batch_size)
-        if dense and budget is not None:
-            raise InputError(f"budget {budget!r} and dense given; the frozen backbone has no budget")
+        budgets = {"budget": budget, "guidance_budget": guidance_budget, "text_budget": text_budget}
+        for name, value in budgets.items() if dense else ():
+            if value is not None:
+                raise InputError(f"{name} {value!r} and dense given; the frozen backbone has no budget")
         if return_regions and (dense or self.elastic is None):
             raise InputError(
                 "return_regions given, but the frozen backbone has no regions; leave it out, or give a budget"
@@ -165,7 +171,7 @@ class Pipeline:
                         steps=steps,
                         guidance_scale=guidance_scale,
                         guidance_interval=guidance_interval,
-                        budget=budget,
+                        **budgets,
                         start=start,
                         callback=watcher,
                         progress=progress,
@@ -173,7 +179,9 @@ class Pipeline:
                 )
                 if return_regions:
                     last = budget(steps - 1) if callable(budget) else budget
-                    regions.append(model.regions(watcher.state, watcher.time, some, last, watcher.estimate))
+                    regions.append(
+                        model.regions(watcher.state, watcher.time, some, last, watcher.estimate, text_budget)
+                    )
         found = torch.cat(regions) if return_regions else None
         return PipelineOutput(_output(torch.cat(parts), output_type), found)
 

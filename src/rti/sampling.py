@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from rti.backbones.base import Condition, FlowSettings
-from rti.budget import Schedule, resolve_schedule
+from rti.budget import Budget, Schedule, resolve_schedule
 from rti.errors import InputError
 from rti.flow import time_grid, velocity
 
@@ -51,7 +51,7 @@ class GuidedVelocity:
     """The velocity of one sampling run, with classifier-free guidance; lives as long as the run.
 
     It keeps the last clean estimate, which a reduction may cut from at the next evaluation. One estimate serves both
-    branches, so both see the same regions.
+    branches, so both see the same regions, unless the unconditional one has a budget of its own.
     """
 
     def __init__(
@@ -62,25 +62,37 @@ class GuidedVelocity:
         scale: float,
         interval: tuple[float, float],
         budgets: list[int] | None = None,
+        guidance_budgets: list[int] | None = None,
+        text_budget: Budget = None,
     ):
         self.model, self.flow, self.budgets = model, flow, budgets
+        self.guidance_budgets = guidance_budgets or budgets
         self.scale, self.interval = scale, torch.tensor(interval, dtype=torch.float32)
-        self.condition = model.prepare(condition)
-        self.both = self.condition
+        text = {} if text_budget is None else {"text_budget": text_budget}
+        prepared = model.prepare(condition)
+        self.condition = model.prepare(prepared, **text)
         if scale != 1.0:
-            self.both = Condition.cat([self.condition, model.unconditional(self.condition)])
+            self.unconditional = model.prepare(model.unconditional(prepared), **text)
+            self.both = Condition.cat([self.condition, self.unconditional])
         self.estimate: torch.Tensor | None = None
 
     def __call__(self, x: torch.Tensor, t: torch.Tensor, step: int) -> torch.Tensor:
-        options = {"budget": self.budgets[step] if self.budgets else None, "estimate": self.estimate}
         t = t.to(x.device)
-        if self.guides(t):
-            conditional, unconditional = self.model(torch.cat([x, x]), t, self.both, **options).chunk(2)
-            clean = self.scale * conditional - (self.scale - 1) * unconditional  # linear, so the same on velocities
-        else:
-            clean = self.model(x, t, self.condition, **options)
-        self.estimate = clean
+        self.estimate = clean = self.clean(x, t, step)
         return velocity(clean, x, t, self.flow.time_floor)
+
+    def clean(self, x: torch.Tensor, t: torch.Tensor, step: int) -> torch.Tensor:
+        """The clean image predicted at time t, guided where guidance applies."""
+        budget, guidance_budget = (some[step] if some else None for some in (self.budgets, self.guidance_budgets))
+        if not self.guides(t):
+            return self.model(x, t, self.condition, budget=budget, estimate=self.estimate)
+        if budget == guidance_budget:
+            both = self.model(torch.cat([x, x]), t, self.both, budget=budget, estimate=self.estimate)
+            conditional, unconditional = both.chunk(2)
+        else:
+            conditional = self.model(x, t, self.condition, budget=budget, estimate=self.estimate)
+            unconditional = self.model(x, t, self.unconditional, budget=guidance_budget, estimate=self.estimate)
+        return self.scale * conditional - (self.scale - 1) * unconditional  # linear, so the same on velocities
 
     def guides(self, t: torch.Tensor) -> bool:
         """Whether guidance applies at time t: inside the open interval, or from the very start if it begins at 0."""
@@ -98,6 +110,8 @@ def sample(
     guidance_scale: float | None = None,
     guidance_interval: tuple[float, float] | None = None,
     budget: Schedule = None,
+    guidance_budget: Schedule = None,
+    text_budget: Budget = None,
     solver: str | None = None,
     start: int = 0,
     callback: Callable[[int, torch.Tensor, torch.Tensor], None] | None = None,
@@ -106,8 +120,10 @@ def sample(
     """Sample images from noise of the family's scale: (B, C, H, W) -> (B, C, H, W) float32, not clamped.
 
     `model` is a backbone, or an attached model, which takes a `budget`: a number, a share, or a function of the step.
-    What is not given is as the family's authors sample. `start` skips the first steps, for image-to-image; `noise` is
-    then the state at that step. `callback(step, state, estimate)` is called after each step and may raise to stop.
+    `guidance_budget` is that of the unconditional branch, by default the same; `text_budget` is the number of text
+    regions, by default all of the text. What is not given is as the family's authors sample. `start` skips the first
+    steps, for image-to-image; `noise` is then the state at that step. `callback(step, state, estimate)` is called after
+    each step and may raise to stop.
     """
     backbone = getattr(model, "backbone", model)
     flow = backbone.flow
@@ -118,15 +134,17 @@ def sample(
     count = len(times) - 1
     if not 0 <= start < count:
         raise InputError(f"start {start} is outside the {count} steps")
-    budgets = None
-    if backbone is not model or budget is not None:
-        if backbone is model:
-            raise InputError("a backbone alone has no budget; attach a reduction first: rti.attach(backbone, config)")
+    budgets = guidance_budgets = None
+    if backbone is not model:
         budgets = resolve_schedule(budget, count, backbone.patches)[start:]
+        if guidance_budget is not None:
+            guidance_budgets = resolve_schedule(guidance_budget, count, backbone.patches)[start:]
+    elif any(some is not None for some in (budget, guidance_budget, text_budget)):
+        raise InputError("a backbone alone has no budget; attach a reduction first: rti.attach(backbone, config)")
     scale = flow.guidance_scale if guidance_scale is None else guidance_scale
     interval = flow.guidance_interval if guidance_interval is None else guidance_interval
     _check_guidance(scale, interval)
-    guided = GuidedVelocity(model, condition, flow, float(scale), interval, budgets)
+    guided = GuidedVelocity(model, condition, flow, float(scale), interval, budgets, guidance_budgets, text_budget)
     with _bar(count - start, progress) as advance:
 
         def after_step(step: int, x: torch.Tensor) -> None:

@@ -132,8 +132,15 @@ class Backbone(nn.Module):
         """Fields of the config that a checkpoint without a config file tells by its weights or stored settings."""
         return {}
 
-    def block_flops(self, block: int, image_tokens: float) -> float:
-        """Multiply-adds times two of one block's linear layers and attention, for one picture."""
+    def block_flops(self, block: int, image_tokens: float, text_tokens: int | None = None) -> float:
+        """Multiply-adds times two of one block's linear layers and attention, for one picture.
+
+        `text_tokens` says how many there are where the text is shortened.
+        """
+        raise NotImplementedError
+
+    def outer_flops(self) -> float:
+        """The same of all that is outside the paper's count: patches in, patches out, time and modulation."""
         raise NotImplementedError
 
     def forward(

@@ -69,6 +69,7 @@ class TextCondition(Condition):
     states: torch.Tensor  # (B, T, C)
     mask: torch.Tensor  # (B, T) bool, False where there is no word
     stream: torch.Tensor | None = None  # (B, T, D) the text after the preamble, once prepared
+    phasors: torch.Tensor | None = None  # (B, T, P) rotary position of each token of the stream
 
 
 class SwiGLU(nn.Module):
@@ -214,14 +215,14 @@ class MiniT2I(Backbone):
         dtype = self.txt_embedder.weight.dtype
         words = torch.where(condition.mask[..., None], condition.states.to(dtype), self.mask_token.to(dtype))
         text = self.txt_embedder(words)
-        phasors = self.text_phasors()[:, : text.shape[1]].to(text.dtype)
+        phasors = self.text_phasors()[:, : text.shape[1]]
         for block in self.txt_preamble_blocks:
-            text = self.call_block(block, text, phasors)
-        return replace(condition, stream=text)
+            text = self.call_block(block, text, phasors.to(text.dtype))
+        return replace(condition, stream=text, phasors=phasors.expand(len(text), -1, -1))
 
     def unconditional(self, condition: TextCondition) -> TextCondition:
         """The same text with every word masked. All rows are alike, so the preamble runs on one of them."""
-        one = replace(condition[:1], mask=torch.zeros_like(condition.mask[:1]), stream=None)
+        one = replace(condition[:1], mask=torch.zeros_like(condition.mask[:1]), stream=None, phasors=None)
         if condition.stream is not None:
             one = self.prepare(one)
         return one._map(lambda value: value.expand(len(condition), *value.shape[1:]))
@@ -229,12 +230,12 @@ class MiniT2I(Backbone):
     def embed(self, x: torch.Tensor, t: torch.Tensor, condition: TextCondition) -> Tokens:
         image = self.img_embedder(x)
         image = image + self.patch_table().to(image.dtype)
-        return Tokens(image, self.patch_phasors(), side=self.prepare(condition).stream)
+        condition = self.prepare(condition)
+        return Tokens(image, self.patch_phasors(), side=condition.stream, context=condition.phasors)
 
     def run(self, tokens: Tokens, start: int, stop: int) -> Tokens:
-        image, text = tokens.image, tokens.side
-        text_phasors = self.text_phasors()[:, : text.shape[1]].expand(len(tokens.phasors), -1, -1)
-        phasors = torch.cat([text_phasors, tokens.phasors], dim=1).to(image.dtype)
+        image, text, text_phasors = tokens.image, tokens.side, tokens.context
+        phasors = torch.cat([text_phasors, tokens.phasors.expand(len(image), -1, -1)], dim=1).to(image.dtype)
         for block in self.double_blocks[start:stop]:
             text, image = self.call_block(block, text, image, phasors)
         return tokens._replace(image=image, side=text)
@@ -256,9 +257,15 @@ class MiniT2I(Backbone):
                     residual = name.endswith(("attn_proj.weight", "w2.weight"))
                     layers.xavier(parameter, (2 * self.depth) ** -0.5 if residual else 1.0)
 
-    def block_flops(self, block: int, image_tokens: float) -> float:
+    def block_flops(self, block: int, image_tokens: float, text_tokens: int | None = None) -> float:
         config = self.config
         inner = config.num_heads * config.head_dim
-        tokens = image_tokens + config.prompt_length
+        tokens = image_tokens + (config.prompt_length if text_tokens is None else text_tokens)
         linear = 4 * config.hidden_size * inner + 3 * config.hidden_size * config.mlp_width
         return 2 * tokens * linear + 4 * tokens * tokens * inner
+
+    def outer_flops(self) -> float:
+        config = self.config
+        pixels = config.in_channels * config.patch_size**2
+        narrow = config.pca_channels * (pixels + config.hidden_size)
+        return 2 * self.patches * (narrow + config.hidden_size * pixels)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from rti import __version__
+from rti.cli.bench import bench
 from rti.cli.demo import demo
 from rti.cli.encode import encode
 from rti.cli.eval import evaluations
@@ -31,7 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Region tokens for pixel-space diffusion transformers: one checkpoint, every compute budget.",
 )
-for command in (demo, sample, regions, info, flops, encode, scenes):
+for command in (demo, sample, regions, info, flops, bench, encode, scenes):
     app.command()(command)
 # Any field of the settings is an option of its own; the command parses those itself.
 for command in (train, pretrain):

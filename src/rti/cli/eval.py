@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from rti.cli.models import DEVICE_HELP, DTYPE_HELP, MODEL_HELP, load_pipeline
+from rti.cli.models import DEVICE_HELP, DTYPE_HELP, GUIDANCE_BUDGET_HELP, MODEL_HELP, TEXT_BUDGET_HELP, load_pipeline
 from rti.cli.output import show_json, show_table
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
@@ -33,6 +33,8 @@ def scenes(
     seed: int = typer.Option(7, help="Seed of the prompts and of each picture's noise."),
     steps: int = typer.Option(None, help="Sampling steps. Default: the model's own."),
     guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own."),
+    guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP),
+    text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP),
     batch: int = typer.Option(60, help="Pictures at a time; it does not change them."),
     split: str = typer.Option(
         None, help="Prompts: train (combinations seen in training, the default), held-out (never seen), all (both)."
@@ -72,8 +74,21 @@ def scenes(
     pipe = load_pipeline(model, adapter, dtype, device)
     budgets = given or ([None, 0.25] if pipe.elastic is not None else [None])
     split = split or ("held-out" if held_out else "train")
+    beside = {
+        "guidance_budget": None if guidance_budget is None else parse_budget(guidance_budget),
+        "text_budget": None if text_budget is None else parse_budget(text_budget),
+    }
     results = evaluate_scenes(
-        pipe, None, budgets, images=images, seed=seed, split=split, steps=steps, guidance=guidance, batch=batch
+        pipe,
+        None,
+        budgets,
+        images=images,
+        seed=seed,
+        split=split,
+        steps=steps,
+        guidance=guidance,
+        batch=batch,
+        **beside,
     )
     flow = pipe.backbone.flow
     rows = [result.as_dict() for result in results]
@@ -84,6 +99,7 @@ def scenes(
         "split": split,
         "steps": flow.steps if steps is None else steps,
         "guidance": flow.guidance_scale if guidance is None else guidance,
+        **beside,
         "rows": rows,
     }
     _show(model, values, results)
@@ -104,6 +120,7 @@ def loss(
     ),
     examples: int = typer.Option(256, help="Pictures, the same ones at every budget."),
     seed: int = typer.Option(7, help="Seed of the pictures' order, times and noise."),
+    text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP),
     batch: int = typer.Option(32, help="Pictures at a time; it does not change the loss."),
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
     device: str = typer.Option("auto", help=DEVICE_HELP),
@@ -124,7 +141,8 @@ def loss(
     budgets = given or ([None, 0.25] if pipe.elastic is not None else [None])
     backbone = pipe.backbone
     source = open_data(data, backbone.image_size, seed=seed, kind=backbone.conditioned_on)
-    results = evaluate_loss(pipe, source, budgets, examples=examples, seed=seed, batch=batch)
+    text = None if text_budget is None else parse_budget(text_budget)
+    results = evaluate_loss(pipe, source, budgets, examples=examples, seed=seed, text_budget=text, batch=batch)
     rows = [result.as_dict() for result in results]
     cells = [
         [
@@ -138,7 +156,10 @@ def loss(
     title = f"Velocity loss of {model} on {examples} examples of {data}, seed {seed}"
     show_table(title, ("budget", "loss", "minus dense, paired", "95 % interval"), cells)
     if json:
-        show_json(rows[0] | {"model": model, "data": data, "examples": examples, "seed": seed, "rows": rows})
+        show_json(
+            rows[0]
+            | {"model": model, "data": data, "examples": examples, "seed": seed, "text_budget": text, "rows": rows}
+        )
 
 
 def _show(model: str, values: dict, results: list[SceneResult]) -> None:

@@ -6,6 +6,7 @@ import typer
 
 from rti.cli.models import MODEL_HELP, describe
 from rti.cli.output import show_json, show_table, span
+from rti.errors import InputError
 
 MODEL = typer.Argument(help=MODEL_HELP)
 CORE = typer.Option(None, help="First and last block of the core, such as 3,13. Default: the paper's.")
@@ -74,6 +75,7 @@ def _runs(tokens: list[int]) -> list[tuple[str, int]]:
 def flops(
     model: str = MODEL,
     budgets: str = typer.Option(None, help="Budgets, such as 64,256,0.5. Default: those the model is trained for."),
+    text_budget: str = typer.Option(None, help="Text tokens in the trunk, such as 32 or 0.25. Default: all."),
     core: str = CORE,
     json: bool = JSON,
 ) -> None:
@@ -90,12 +92,18 @@ def flops(
     preset = find_preset(model)
     if budgets is None:
         budgets = ",".join(map(str, preset.budgets)) if preset else "0.0625,0.125,0.25,0.5"
-    dense = cost.dense_flops(backbone)
+    dense, text = cost.dense_flops(backbone), None
+    if text_budget is not None:
+        from rti.text_regions import resolve_text_budget
+
+        if backbone.conditioned_on != "text":
+            raise InputError(f"text budget {text_budget} given, but {model} draws from labels and has no text")
+        text = resolve_text_budget(parse_budget(text_budget), backbone.config.prompt_length)
     rows = []
-    for text in budgets.split(","):
-        regions = resolve_budget(parse_budget(text), backbone.patches)
+    for typed in budgets.split(","):
+        regions = resolve_budget(parse_budget(typed), backbone.patches)
         tokens = cost.tokens_per_block(backbone, reduction, regions)
-        used = cost.trunk_flops(backbone, tokens)
+        used = cost.trunk_flops(backbone, tokens, text)
         rows.append(
             {
                 "budget": regions,
@@ -107,11 +115,18 @@ def flops(
         )
     titles = ("budget", "% of dense", "analytic speed-up", "GFLOP", "% of image tokens")
     show_table(
-        f"{model}, one forward pass of one picture; dense {dense / 1e9:.1f} GFLOP",
+        f"{model}, one forward pass of one picture; dense {dense / 1e9:.1f} GFLOP"
+        + ("" if text is None else f"; {text} text tokens"),
         titles,
         [[*r.values()] for r in rows],
     )
     if json:
         show_json(
-            {"model": model, "core": list(reduction.config.core), "dense_gflops": round(dense / 1e9, 1), "rows": rows}
+            {
+                "model": model,
+                "core": list(reduction.config.core),
+                "text_budget": text,
+                "dense_gflops": round(dense / 1e9, 1),
+                "rows": rows,
+            }
         )

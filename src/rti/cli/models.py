@@ -20,6 +20,8 @@ MODEL_HELP = f"{_SHIPPED} preset ({', '.join(PRESETS)}), or the folder of a chec
 DTYPES = ("float32", "bfloat16", "float16")
 DTYPE_HELP = f"Weights as {', '.join(DTYPES)}; the sampling state is always float32."
 DEVICE_HELP = "cpu, cuda, cuda:1, mps, or auto."
+TEXT_BUDGET_HELP = "Text tokens in the trunk, such as 32 or 0.25; the adapter must have text regions. Default: all."
+GUIDANCE_BUDGET_HELP = "Budget of the unconditional branch of guidance. Default: that of the row."
 
 
 def describe(model: str, core: tuple[int, int] | None = None) -> tuple[Backbone, Reduction, ReductionConfig]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from rti.cli.models import DEVICE_HELP, DTYPE_HELP, MODEL_HELP, load_pipeline
+from rti.cli.models import DEVICE_HELP, DTYPE_HELP, GUIDANCE_BUDGET_HELP, MODEL_HELP, TEXT_BUDGET_HELP, load_pipeline
 from rti.cli.output import show_json, show_table, span, whole_numbers
 from rti.cli.warn import one_line_warnings
 from rti.config import CUT_NAMES, CUT_SOURCES
@@ -28,6 +28,8 @@ def sample(
     ),
     steps: int = typer.Option(None, help="Sampling steps. Default: the model's own."),
     guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own."),
+    guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP),
+    text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP),
     seed: int = typer.Option(
         0, help="Seed of the first picture; the next prompt has the next seed, every row the same."
     ),
@@ -78,7 +80,9 @@ def sample(
     if untrained and not isinstance(pipe.model, ElasticModel):
         preset = None if Path(model).exists() else find_preset(model, size)
         where = span(core) or (preset.core if preset else default_core(pipe.backbone.depth))
-        pipe.model = attach(pipe.model, RegionConfig(core=where, cuts=cuts, cuts_from=cuts_from))
+        pipe.model = attach(
+            pipe.model, RegionConfig(core=where, cuts=cuts, cuts_from=cuts_from, text_regions=text_budget is not None)
+        )
     elastic = isinstance(pipe.model, ElasticModel)
 
     rows = [parse_budget(text) for text in (budget or ("dense,0.25" if elastic else "dense")).split(",")]
@@ -87,6 +91,10 @@ def sample(
         raise InputError(
             f"budget {budget!r} needs an adapter; give --adapter FOLDER, or --untrained to see one at work"
         )
+    beside = {
+        "guidance_budget": None if guidance_budget is None else parse_budget(guidance_budget),
+        "text_budget": None if text_budget is None else parse_budget(text_budget),
+    }
     subjects = {"label": whole_numbers(labels, "labels")} if labels else {"prompt": list(prompts)}
     names = [str(subject) for subject in next(iter(subjects.values()))]
 
@@ -99,6 +107,7 @@ def sample(
             **subjects,
             budget=row,
             dense=row is None,
+            **(beside if row is not None else {}),
             num_inference_steps=steps,
             guidance_scale=guidance,
             generator=[torch.Generator().manual_seed(seed + index) for index in range(len(names))],

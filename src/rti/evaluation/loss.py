@@ -55,13 +55,15 @@ def evaluate_loss(
     budgets: Sequence[Budget] = (None,),
     examples: int = 256,
     seed: int = 7,
+    text_budget: int | None = None,
     batch: int = 32,
     progress: bool = True,
 ) -> list[LossResult]:
     """The velocity loss of some examples at each budget, one result per budget, in the order given.
 
     Budget None is the frozen backbone without adapter. Where cuts come from an estimate, it is made as in training, one
-    to four sampling steps earlier, at the budget itself: what a sampler hands on from step to step.
+    to four sampling steps earlier, at the budget itself: what a sampler hands on from step to step. `text_budget` goes
+    with every budget, not with dense.
     """
     backbone = pipe.backbone
     for name, value in (("examples", examples), ("batch", batch)):
@@ -82,15 +84,15 @@ def evaluate_loss(
             draws = draw(shape, seed, 0, numbers, DrawSettings(drop=0.0)).to(backbone.device)
             condition = condition_of(backbone, drawn, encoder)
             for budget, some in losses.items():
-                some.append(_losses(pipe, budget)(images, condition, draws).cpu())
+                some.append(_losses(pipe, budget, text_budget)(images, condition, draws).cpu())
                 bar.update(len(numbers))
     results = {budget: LossResult(budget, torch.cat(some).double().numpy()) for budget, some in losses.items()}
     return [_compare(results[budget], results.get(None)) for budget in dict.fromkeys(wanted)]
 
 
-def _losses(pipe: Pipeline, budget: int | None) -> Callable[..., torch.Tensor]:
+def _losses(pipe: Pipeline, budget: int | None, text_budget: int | None) -> Callable[..., torch.Tensor]:
     def elastic(images: torch.Tensor, condition: object, draws: Draws) -> torch.Tensor:
-        return ElasticObjective(pipe.elastic, budget)(images, condition, draws, Dial(budget, False))
+        return ElasticObjective(pipe.elastic, budget)(images, condition, draws, Dial(budget, False, text_budget))
 
     def dense(images: torch.Tensor, condition: object, draws: Draws) -> torch.Tensor:
         with nullcontext(pipe.model) if pipe.elastic is None else pipe.elastic.dense() as backbone:

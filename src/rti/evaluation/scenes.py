@@ -54,6 +54,8 @@ def evaluate_scenes(
     split: str = "train",
     steps: int | None = None,
     guidance: float | None = None,
+    guidance_budget: Budget = None,
+    text_budget: Budget = None,
     batch: int = 60,
     progress: bool = True,
 ) -> list[SceneResult]:
@@ -63,6 +65,7 @@ def evaluate_scenes(
     a number of regions or a share; None is the frozen backbone without adapter. `split` "train" has the combinations of
     the training pictures, "held-out" those they never show, "all" both; prompts come from `seed` by a random stream of
     their own, and fewer images are the first of more. What is not given is as the model samples by itself.
+    `guidance_budget` and `text_budget` go with every budget, not with dense.
     A class-conditional model draws the world's classes, one object each; they know no split.
     """
     if isinstance(model, Pipeline) and text_encoder is not None:
@@ -89,6 +92,8 @@ def evaluate_scenes(
                         [subjects[index] for index in some],
                         generator=[noise_generator(seed, index) for index in some],
                         budget=budget,
+                        guidance_budget=None if budget is None else guidance_budget,
+                        text_budget=None if budget is None else text_budget,
                         dense=budget is None,
                         num_inference_steps=steps,
                         guidance_scale=guidance,

@@ -9,6 +9,7 @@ from rti.config import ReductionConfig, RegionConfig
 from rti.errors import InputError
 from rti.reductions.base import Reduction, Span
 from rti.reductions.region import RegionReduction
+from rti.text_regions import TextRegions
 
 __all__ = ["REDUCTIONS", "Reduction", "Span", "config_from_dict", "make_reduction"]
 
@@ -18,7 +19,10 @@ REDUCTIONS: dict[str, tuple[type[ReductionConfig], type[Reduction]]] = {
 
 
 def make_reduction(config: ReductionConfig, backbone: Backbone) -> Reduction:
-    return REDUCTIONS[config.name][1](config, backbone)
+    reduction = REDUCTIONS[config.name][1](config, backbone)
+    if config.text_regions:
+        reduction.text = TextRegions(backbone)
+    return reduction
 
 
 def config_from_dict(values: dict[str, Any]) -> ReductionConfig:

@@ -13,6 +13,7 @@ from torch import nn
 
 from rti.backbones.base import Backbone, Tokens
 from rti.config import ReductionConfig
+from rti.text_regions import TextRegions
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,10 @@ class Span:
 class Reduction(nn.Module):
     """Runs the core on fewer image tokens and gives back one token per patch."""
 
-    config: ReductionConfig
+    def __init__(self, config: ReductionConfig):
+        super().__init__()
+        self.config = config
+        self.text: TextRegions | None = None  # shortens the text beside the image, where the config asks for it
 
     def forward(self, tokens: Tokens, core: Span, budget: int, estimate: torch.Tensor | None = None) -> Tokens:
         """Tokens entering the core -> tokens leaving it, both with all patches."""
@@ -48,6 +52,10 @@ class Reduction(nn.Module):
 
     def core_tokens(self, budget: int) -> list[int]:
         """How many image tokens each block of the core runs on, at a budget."""
+        raise NotImplementedError
+
+    def flops(self, budget: int) -> float:
+        """Multiply-adds times two of what the reduction itself does around the core, for one picture."""
         raise NotImplementedError
 
     @property

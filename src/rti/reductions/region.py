@@ -22,9 +22,9 @@ class RegionReduction(Reduction):
     """
 
     def __init__(self, config: RegionConfig, backbone: Backbone):
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.patch_size, self.image_size = backbone.patch_size, backbone.image_size
+        self.phasor_size = backbone.config.head_dim
         walk, position = order(config.order, *backbone.grid)
         self.register_buffer("walk", walk, persistent=False)
         self.register_buffer("position", position, persistent=False)
@@ -63,6 +63,12 @@ class RegionReduction(Reduction):
     def core_tokens(self, budget: int) -> list[int]:
         first, last = self.config.core
         return [budget] * (last - first + 1)
+
+    def flops(self, budget: int) -> float:
+        patches, hidden = len(self.walk), self.read.score.numel()
+        read = patches * hidden + budget * patches * (hidden + self.phasor_size)
+        write = (patches + budget) * hidden * hidden
+        return 2 * (read + write)
 
     @property
     def uses_estimate(self) -> bool:

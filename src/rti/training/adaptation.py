@@ -33,7 +33,8 @@ class Adaptation(Task):
         return [torch.optim.AdamW(parameters, lr=self.config.learning_rate, betas=BETAS, weight_decay=decay)]
 
     def draw_once(self, generator: torch.Generator) -> Dial:
-        return draw_dial(self.config.budgets, self.config.blind, generator)
+        config = self.config
+        return draw_dial(config.budgets, config.blind, generator, config.text_budgets, config.full_text)
 
     def label(self, once: Dial) -> str:
         return f"R={once.budget}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from rti import cost
 from rti.backbones import load_backbone
 from rti.backbones.base import Backbone
 from rti.backbones.checkpoint import read_json
@@ -18,8 +19,9 @@ from rti.core import attach
 from rti.data import open_data
 from rti.errors import InputError
 from rti.presets import SCENES_TRAINING, find_preset
-from rti.reductions import REDUCTIONS
+from rti.reductions import REDUCTIONS, Reduction
 from rti.text import TextEncoder, load_text_encoder, text_encoder_of
+from rti.text_regions import resolve_text_budget
 from rti.training.adaptation import Adaptation
 from rti.training.config import FREE, RunConfig, TrainConfig, preset_values
 from rti.training.settings import check_unchanged, convert_stored, parse_arguments, write_settings
@@ -60,7 +62,8 @@ def resolve(
     def part(of: type) -> dict[str, Any]:
         return {field.name: values[field.name] for field in fields(of) if field.name in values}
 
-    return TrainConfig(**part(TrainConfig)), kind.from_dict(part(kind))
+    config = TrainConfig(**part(TrainConfig))
+    return config, kind.from_dict(part(kind) | {"text_regions": bool(config.text_budgets)})
 
 
 def make_trainer(config: TrainConfig, reduction: ReductionConfig) -> Trainer:
@@ -94,6 +97,11 @@ def _check_fits(config: TrainConfig, reduction: ReductionConfig, backbone: Backb
     for budgets in (config.budgets, [config.estimate_budget or 1]):
         if max(budgets) > backbone.patches:
             raise InputError(f"budgets {budgets} are not usable; allowed: 1 to {backbone.patches} regions")
+    if config.text_budgets:
+        if backbone.conditioned_on != "text":
+            raise InputError(f"text_budgets given, but {type(backbone).__name__} draws from labels and has no text")
+        for budget in config.text_budgets:
+            resolve_text_budget(budget, backbone.config.prompt_length)
 
 
 def open_stream(config: RunConfig, backbone: Backbone) -> Stream:
@@ -135,7 +143,6 @@ def made_up_words(width: int, seed: int) -> TextEncoder:
 
 def describe(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
     """What a run would do, without weights or data: counts, and what a step costs."""
-    from rti import cost
     from rti.backbones import build
     from rti.reductions import make_reduction
 
@@ -146,13 +153,13 @@ def describe(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
         module = make_reduction(reduction, backbone)
     trainable = cost.trainable_count(backbone, module, reduction)
     parameters = cost.parameter_count(backbone)
-    forward = [cost.trunk_flops(backbone, cost.tokens_per_block(backbone, module, budget)) for budget in config.budgets]
+    forward = [_mean_flops(config, backbone, module, budget) for budget in config.budgets]
     # Forward, and as much again for the gradients of the activations; the frozen weights get none.
     step = 2 * config.batch * sum(forward) / len(forward)
     estimate = 0.0
     if module.uses_estimate and config.estimate == "pass":
-        tokens = cost.tokens_per_block(backbone, module, config.estimate_budget or min(config.budgets))
-        estimate = (1 - config.blind) * config.batch * cost.trunk_flops(backbone, tokens)
+        budget = config.estimate_budget or min(config.budgets)
+        estimate = (1 - config.blind) * config.batch * _mean_flops(config, backbone, module, budget)
     bytes_per_weight = 4 if config.dtype == "float32" else 2
     return json.loads(json.dumps(asdict(config))) | {
         "reduction": json.loads(json.dumps(reduction.to_dict())),
@@ -164,3 +171,13 @@ def describe(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
         "teraflops_per_step": round((step + estimate) / 1e12, 1),
         "estimate_share_of_step": round(estimate / (step + estimate), 3),
     }
+
+
+def _mean_flops(config: TrainConfig, backbone: Backbone, reduction: Reduction, budget: int) -> float:
+    """A forward pass at a budget, over the text budgets that a step may draw."""
+    tokens = cost.tokens_per_block(backbone, reduction, budget)
+    full = cost.trunk_flops(backbone, tokens)
+    if not config.text_budgets:
+        return full
+    short = [cost.trunk_flops(backbone, tokens, text) for text in config.text_budgets]
+    return config.full_text * full + (1 - config.full_text) * sum(short) / len(short)

@@ -111,6 +111,8 @@ class TrainConfig(RunConfig):
     )
     estimate_budget: int | None = None  # regions of the pass that makes the estimate; None: the smallest trained budget
     blind: float = 0.1  # share of steps without an estimate, as at a sampler's first step
+    text_budgets: tuple[int, ...] = ()  # text regions, drawn anew for every step; none: the text stays as it is
+    full_text: float = 0.25  # share of steps with all of the text, where there are text budgets
 
     def __post_init__(self):
         super().__post_init__()
@@ -118,8 +120,11 @@ class TrainConfig(RunConfig):
             raise InputError(f"budgets {self.budgets!r} are not usable; allowed: whole numbers of at least 1")
         if self.estimate_budget is not None and self.estimate_budget < 1:
             raise InputError(f"estimate_budget must be at least 1, got {self.estimate_budget!r}")
-        if not 0 <= self.blind <= 1:
-            raise InputError(f"blind must be from 0 to 1, got {self.blind!r}")
+        if self.text_budgets and min(self.text_budgets) < 1:
+            raise InputError(f"text_budgets {self.text_budgets!r} are not usable; allowed: whole numbers of at least 1")
+        for name in ("blind", "full_text"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} must be from 0 to 1, got {getattr(self, name)!r}")
         _one_of("estimate", self.estimate, ESTIMATES)
         _one_of("dtype", self.dtype, ("float32", "bfloat16", "float16"))
         if self.dtype != "float32" and self.mixed_precision == "no":

@@ -20,12 +20,22 @@ class Dial(NamedTuple):
 
     budget: int
     blind: bool  # without an estimate, as at a sampler's first step
+    text_budget: int | None = None  # text regions; None: all of the text
 
 
-def draw_dial(budgets: Sequence[int], blind: float, generator: torch.Generator) -> Dial:
-    """The budget of a step, and whether it goes without an estimate."""
-    index = int(torch.randint(len(budgets), (), generator=generator))
-    return Dial(budgets[index], bool(torch.rand((), generator=generator) < blind))
+def draw_dial(
+    budgets: Sequence[int],
+    blind: float,
+    generator: torch.Generator,
+    text_budgets: Sequence[int] = (),
+    full_text: float = 0.0,
+) -> Dial:
+    """The budget of a step, whether it goes without an estimate, and the budget of its text."""
+    budget = budgets[int(torch.randint(len(budgets), (), generator=generator))]
+    dial = Dial(budget, bool(torch.rand((), generator=generator) < blind))
+    if not text_budgets or torch.rand((), generator=generator) < full_text:
+        return dial
+    return dial._replace(text_budget=text_budgets[int(torch.randint(len(text_budgets), (), generator=generator))])
 
 
 class ElasticObjective(nn.Module):
@@ -48,18 +58,21 @@ class ElasticObjective(nn.Module):
         x = interpolate(images, noise, draws.t)
         estimate = None
         if self.model.reduction.uses_estimate and not dial.blind:
-            estimate = self._estimate(images, condition, draws, noise)
-        clean = self.model(x, draws.t, condition, budget=dial.budget, estimate=estimate)
+            estimate = self._estimate(images, condition, draws, noise, dial.text_budget)
+        clean = self.model(x, draws.t, condition, dial.budget, estimate, dial.text_budget)
         return velocity_losses(clean, images, draws.t, flow.time_floor)
 
     @torch.no_grad()
-    def _estimate(self, images: torch.Tensor, condition: Condition, draws: Draws, noise: torch.Tensor) -> torch.Tensor:
+    def _estimate(
+        self, images: torch.Tensor, condition: Condition, draws: Draws, noise: torch.Tensor, text_budget: int | None
+    ) -> torch.Tensor:
         """The clean image as the model would have seen it a few sampling steps earlier, with the same noise."""
         t = (draws.t - draws.earlier).clamp_min(0.0)
         if self.estimate_budget is None:
             backbone = self.model.backbone
             return blur(images, backbone.patch_size * backbone.flow.noise_scale * (1 - t) / (2 * t.clamp_min(0.02)))
-        return self.model(interpolate(images, noise, t), t, condition, budget=self.estimate_budget)
+        x = interpolate(images, noise, t)
+        return self.model(x, t, condition, budget=self.estimate_budget, text_budget=text_budget)
 
 
 def blur(images: torch.Tensor, width: torch.Tensor) -> torch.Tensor:

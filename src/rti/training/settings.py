@@ -53,7 +53,7 @@ def convert(text: str, hint: Any, name: str) -> Any:
         if hint is bool:
             return {"true": True, "false": False, "yes": True, "no": False}[text.lower()]
         if typing.get_origin(hint) is tuple:
-            return tuple(typing.get_args(hint)[0](part) for part in text.split(","))
+            return tuple(typing.get_args(hint)[0](part) for part in text.split(",")) if text else ()
         return hint(text)
     except (ValueError, KeyError):
         expected = getattr(hint, "__name__", str(hint))

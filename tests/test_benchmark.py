@@ -1,0 +1,255 @@
+"""The benchmark: what it counts, what it times, and that both are about the same runs."""
+
+import json
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import rti
+from rti import cost
+from rti.benchmark import REFERENCE, Setting, _attention, random_condition, run_benchmark, twin
+from rti.reductions import REDUCTIONS
+from rti.stopwatch import PeakMemory, Stopwatch, parts_of
+from test_cli import run, run_json
+from tiny import CORE, SAVE, make_backbone, make_inputs, refused, snapshot
+
+
+def attached(family: str, reduction: str = "region", **settings) -> tuple[rti.Backbone, rti.ElasticModel]:
+    dense = make_backbone(family)
+    text = {"text_regions": True} if family == "minit2i" else {}
+    config = REDUCTIONS[reduction][0](core=CORE, **text, **settings)
+    return dense, rti.attach(twin(dense), config).merge(keep=False).eval()
+
+
+# The count.
+
+
+def sdpa_flops(query, key, value, *args, out_shape=None, **kwargs) -> int:
+    """Two products over all pairs of tokens; torch has no formula for a CPU."""
+    batch, heads, length, width = query
+    return 4 * batch * heads * length * key[2] * width
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("family", ["minit2i", "jit"])
+@pytest.mark.parametrize(("budget", "text"), [(64, None), (20, None), (7, 3), (64, 2)])
+@torch.no_grad()
+def test_the_analytic_count_is_that_of_torchs_flop_counter(family, reduction, budget, text):
+    """At the tiny models' sizes, where what the paper leaves out weighs most."""
+    if text is not None and family == "jit":
+        pytest.skip("no text")
+    _, model = attached(family, reduction)
+    x, t, condition = make_inputs(model.backbone, batch=3)
+    condition = model.prepare(condition, **({} if text is None else {"text_budget": text}))
+    formula = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flops}
+    with FlopCounterMode(display=False, custom_mapping=formula) as counter:
+        model(x, t, condition, budget=budget)
+    ours = 3 * cost.forward_flops(model.backbone, model.reduction, budget, text)
+    assert ours == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+@pytest.mark.parametrize("steps", [None, 3])
+@pytest.mark.parametrize("family", ["minit2i", "jit"])
+def test_the_analytic_speed_up_is_the_ratio_of_the_counts(family, steps):
+    dense, model = attached(family)
+    result = run_benchmark(dense, {"region": model}, [32, 8], steps=steps, passes=1, warmup=0, progress=False)
+    rows = result.as_rows()
+    assert [row["budget"] for row in rows] == ["dense", 32, 8]
+    for row in rows[1:]:
+        tokens = cost.tokens_per_block(dense, model.reduction, row["budget"])
+        expected = cost.dense_flops(dense) / cost.trunk_flops(dense, tokens)
+        assert row["analytic_speedup"] == pytest.approx(expected, abs=1e-3)
+        assert row["speedup"] == pytest.approx(rows[0]["seconds"] / row["seconds"], rel=0.02)
+        assert row["efficiency"] == pytest.approx(row["speedup"] / row["analytic_speedup"], abs=0.01)
+
+
+def test_each_branch_of_guidance_is_counted_at_its_own_budget():
+    dense, model = attached("minit2i")
+    options = dict(passes=1, warmup=0, progress=False)
+    row = run_benchmark(dense, {"region": model}, [32], (3,), 8, **options).as_rows()[1]
+    counts = [cost.trunk_flops(dense, cost.tokens_per_block(dense, model.reduction, budget), 3) for budget in (32, 8)]
+    assert row["analytic_speedup"] == pytest.approx(2 * cost.dense_flops(dense) / sum(counts), abs=1e-3)
+    assert (row["text_budget"], row["guidance_budget"]) == (3, 8)
+
+
+@pytest.mark.parametrize(("family", "evaluations"), [("minit2i", 100), ("jit", 99)])
+def test_pictures_a_second_follow_from_the_sampler(family, evaluations):
+    """A forward pass is one of Euler's 100 evaluations, or of Heun's 2 x 50 - 1."""
+    dense, model = attached(family)
+    result = run_benchmark(dense, {"region": model}, [32], batch=2, passes=1, warmup=0, progress=False)
+    assert result.share == pytest.approx(1 / evaluations)
+    row = result.rows[0]
+    assert result.as_rows()[0]["images_per_second"] == pytest.approx(2 / evaluations / row.seconds, rel=1e-2)
+
+
+# The runs.
+
+
+def test_every_pass_runs_every_row_in_turn():
+    dense, model = attached("minit2i")
+    calls = []
+    for name, module in (("dense", dense), ("region", model)):
+        module.register_forward_pre_hook(
+            lambda _, inputs, options, name=name: calls.append((name, options["budget"])), with_kwargs=True
+        )
+    run_benchmark(dense, {"region": model}, [32, 8], passes=2, warmup=1, progress=False)
+    turn = [("dense", None), ("region", 32), ("region", 8)]
+    first = [call for row in turn for call in (row, row)]  # where the first estimate is made as well
+    assert calls[: len(first) + 2 * len(turn)] == first + turn + turn
+
+
+@torch.no_grad()
+def test_twins_share_their_weights_and_only_one_of_them_is_attached():
+    backbone = make_backbone("minit2i")
+    before, inputs = snapshot(backbone), make_inputs(backbone)
+    expected = backbone(*inputs)
+    other = twin(backbone)
+    addresses = [{value.data_ptr() for value in module.state_dict().values()} for module in (backbone, other)]
+    assert addresses[0] == addresses[1]
+    rti.attach(other, rti.RegionConfig(core=CORE))
+    assert not backbone.attached
+    assert list(snapshot(backbone)) == list(before)
+    assert torch.equal(backbone(*inputs), expected)
+
+
+def test_a_model_merged_for_good_says_so():
+    _, model = attached("minit2i")
+    with refused("keep=False", "load it again"):
+        model.unmerge()
+    with refused("keep=False"), model.dense():
+        pass
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["minit2i", "jit"])
+def test_attention_written_out_is_the_same_attention(family):
+    backbone = make_backbone(family)
+    inputs = make_inputs(backbone)
+    expected = backbone(*inputs)
+    with _attention(REFERENCE):
+        written_out = backbone(*inputs)
+    assert not torch.equal(written_out, expected)  # another order of sums
+    torch.testing.assert_close(written_out, expected, atol=1e-4, rtol=1e-4)
+    with _attention(Setting()):
+        assert torch.equal(backbone(*inputs), expected)
+    assert torch.equal(backbone(*inputs), expected)
+
+
+def test_the_parts_of_a_run_are_timed_and_nothing_stays_behind():
+    dense, model = attached("minit2i")
+    before = set(vars(model.backbone)), set(vars(model.reduction)), set(vars(model.reduction.read))
+    with torch.no_grad(), parts_of(model) as parts:
+        model(*make_inputs(model.backbone), budget=16)
+    assert {"embed", "prelude", "partition", "read", "core", "write", "interface", "coda", "head"} <= set(parts)
+    assert all(seconds >= 0 for seconds in parts.values())
+    assert parts["interface"] >= parts["partition"] + parts["read"] + parts["write"]
+    assert before == (set(vars(model.backbone)), set(vars(model.reduction)), set(vars(model.reduction.read)))
+    with torch.no_grad(), parts_of(dense) as parts:
+        dense(*make_inputs(dense))
+    assert set(parts) == {"embed", "trunk", "head"}
+
+
+def test_a_stopwatch_adds_up(monkeypatch):
+    times = iter([1.0, 3.0, 10.0, 11.5])
+    monkeypatch.setattr("rti.stopwatch.clock", lambda device: next(times))
+
+    class Thing:
+        def work(self):
+            return 7
+
+    thing, watch = Thing(), Stopwatch(torch.device("cpu"))
+    with watch.around(thing, "work", "part"):
+        assert (thing.work(), thing.work()) == (7, 7)
+    assert watch.seconds == {"part": 3.5}
+    assert thing.work() == 7
+
+
+def test_the_peak_is_that_of_the_block_and_not_of_what_was_before():
+    def hold(megabytes: int) -> None:
+        torch.ones(megabytes * 250_000).sum()
+
+    peaks = []
+    for megabytes in (1, 600, 1):
+        with PeakMemory(torch.device("cpu")) as peak:
+            hold(megabytes)
+        peaks.append(peak.gigabytes)
+    if None in peaks:
+        pytest.skip("this system does not tell")
+    assert peaks[1] - peaks[0] == pytest.approx(0.6, abs=0.1)
+    assert peaks[2] == pytest.approx(peaks[0], abs=0.1)
+
+
+@pytest.mark.parametrize("family", ["minit2i", "jit"])
+def test_made_up_conditions_are_usable(family):
+    backbone = make_backbone(family)
+    condition = random_condition(backbone, 12)  # more than there are classes
+    assert len(condition) == 12
+    with torch.no_grad():
+        assert backbone(torch.zeros(12, 3, 32, 32), 0.5, condition).isfinite().all()
+
+
+# The command.
+
+
+def test_the_command_keeps_its_contract(capsys, tmp_path):
+    folder, figure = SAVE["minit2i"](tmp_path / "backbone"), tmp_path / "new" / "cost.png"
+    values = run_json(
+        capsys, "bench", folder, "--budgets", "32,8", "--text-budget", "full,3", "--passes", 1, "--warmup", 0,
+        "--core", "1,2", "--set", "cuts=merge", "--set", "cuts_from=features", "--reference", "--plot", figure,
+    )  # fmt: skip
+    rows = values["rows"]
+    assert [(row["budget"], row["text_budget"]) for row in rows] == [
+        *(("dense", None), ("dense", None)),
+        *((32, None), (8, None), (32, 3), (8, 3)),
+    ]
+    assert [row["model"] for row in rows[:3]] == ["dense", "plain attention", "region"]
+    for row in rows:
+        assert {"seconds", "speedup", "analytic_speedup", "efficiency", "images_per_second", "parts"} <= set(row)
+    assert values["dense_share_of_gemm"] == pytest.approx(values["dense_gflops"] / values["gemm_gflops"], abs=0.05)
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_adapter_is_timed_with_its_own_reduction(capsys, tmp_path):
+    backbone = rti.load_backbone(SAVE["jit"](tmp_path / "backbone"))
+    rti.attach(backbone, rti.RegionConfig(core=CORE, cuts="fixed")).save_pretrained(tmp_path / "adapter")
+    values = run_json(capsys, "bench", tmp_path / "adapter", "--budgets", "0.5", "--passes", 1, "--steps", 2)
+    assert [row["budget"] for row in values["rows"]] == ["dense", 32]
+    code, _, err = run(capsys, "bench", tmp_path / "adapter", "--reductions", "region")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--reductions" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--budgets", "100"), "100"),
+        (("--text-budget", "9"), "9"),
+        (("--reductions", "telepathy"), "telepathy"),
+        (("--set", "cuts=luck"), "luck"),
+        (("--set", "colour=red"), "colour"),
+        (("--passes", "0"), "passes"),
+        (("--batch", "0"), "batch"),
+        (("--steps", "0"), "steps"),
+        (("--threads", "0"), "threads"),
+        (("--dtype", "int3"), "int3"),
+        (("--plot", "figure.txt"), "figure.txt"),
+    ],
+)
+def test_nonsense_is_refused_in_a_line(capsys, tmp_path, arguments, said):
+    folder = SAVE["minit2i"](tmp_path / "backbone")
+    code, _, err = run(capsys, "bench", folder, "--core", "1,2", *arguments)
+    lines = [line for line in err.splitlines() if line.startswith("rti: error")]
+    assert (code, len(lines)) == (2, 1)
+    assert said in lines[0]
+
+
+def test_the_analytic_count_with_short_text_is_known(capsys):
+    """B/16 at R = 256 with 32 text tokens, by hand: three blocks on 1056 tokens before and after, eleven on 288."""
+    hidden, mlp, full = 768, 2048, 17 * (2 * 1280 * (4 * 768**2 + 3 * 768 * 2048) + 4 * 1280**2 * 768)
+    used = 0
+    for tokens, blocks in ((1056, 6), (288, 11)):
+        used += blocks * (2 * tokens * (4 * hidden**2 + 3 * hidden * mlp) + 4 * tokens**2 * hidden)
+    values = run_json(capsys, "flops", "minit2i-b16", "--budgets", "256", "--text-budget", "32")
+    assert values["rows"][0]["speedup"] == pytest.approx(full / used, abs=1e-3)
+    assert json.loads(json.dumps(values))["text_budget"] == 32
