@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from references import assert_refused
-from rti.config import CUT_NAMES, CUT_SOURCES, ORDER_NAMES, RegionConfig
+from rti.config import CUT_NAMES, CUT_SOURCES, INTERFACES, ORDER_NAMES, POSITIONS, RegionConfig
 from rti.orders import ORDERS
 from rti.partition import RULES
 from rti.reductions import REDUCTIONS, config_from_dict
@@ -55,6 +55,9 @@ NONSENSE = {
     "lora_rank": (0, -1, 1.5, 32.0, "32", None, True),
     "lora_alpha": (0, -1, 1.5, 32.0, "32", None, True),
     "text_regions": (0, 1, "true", None, 16),
+    "interface": ("learn", "Mean", "", None, True),
+    "position": ("center", "", None, 0),
+    "size_embedding": (0, 1, "no", None),
 }
 ALLOWED = {
     "core": ("0 <= first <= last",),
@@ -65,6 +68,9 @@ ALLOWED = {
     "lora_rank": ("at least 1",),
     "lora_alpha": ("at least 1",),
     "text_regions": ("true or false",),
+    "interface": INTERFACES,
+    "position": POSITIONS,
+    "size_embedding": ("true or false",),
 }
 
 

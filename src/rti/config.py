@@ -11,6 +11,8 @@ from rti.errors import InputError
 ORDER_NAMES = ("hilbert", "morton", "raster")
 CUT_NAMES = ("gaps", "merge", "fixed")
 CUT_SOURCES = ("features", "estimate")
+INTERFACES = ("learned", "mean")
+POSITIONS = ("average", "centre")
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,11 @@ class ReductionConfig:
         for field in ("lora_rank", "lora_alpha"):
             if not _is_whole(getattr(self, field)) or getattr(self, field) < 1:
                 raise InputError(f"{field} must be a whole number of at least 1, got {getattr(self, field)!r}")
-        if not isinstance(self.text_regions, bool):
-            raise InputError(f"text_regions must be true or false, got {self.text_regions!r}")
+        self._check_switch("text_regions")
+
+    def _check_switch(self, field: str) -> None:
+        if not isinstance(getattr(self, field), bool):
+            raise InputError(f"{field} must be true or false, got {getattr(self, field)!r}")
 
     def check_fits(self, depth: int) -> None:
         if self.core[1] >= depth:
@@ -75,12 +80,19 @@ class RegionConfig(ReductionConfig):
     cuts: str = "gaps"
     cuts_from: str = "features"
     size_prior: float | None = None  # exponent of the size in the cost of `merge`; None: 0.5 for estimate, else 0
+    # What the paper takes away to see what it is worth:
+    interface: str = "learned"  # or "mean": pool by the mean and broadcast the change, nothing of it learned
+    position: str = "average"  # phasors averaged over the region, or those of the patch at its "centre"
+    size_embedding: bool = True
 
     def __post_init__(self):
         super().__post_init__()
-        for field, allowed in (("order", ORDER_NAMES), ("cuts", CUT_NAMES), ("cuts_from", CUT_SOURCES)):
+        choices = {"order": ORDER_NAMES, "cuts": CUT_NAMES, "cuts_from": CUT_SOURCES}
+        choices |= {"interface": INTERFACES, "position": POSITIONS}
+        for field, allowed in choices.items():
             if getattr(self, field) not in allowed:
                 raise InputError(f"{field} {getattr(self, field)!r} is unknown; allowed: {', '.join(allowed)}")
+        self._check_switch("size_embedding")
         if self.size_prior is None:
             object.__setattr__(self, "size_prior", 0.5 if self.cuts_from == "estimate" else 0.0)
         number = isinstance(self.size_prior, (int, float)) and not isinstance(self.size_prior, bool)

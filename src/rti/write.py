@@ -31,3 +31,11 @@ class Write(nn.Module):
         shared_update = F.linear(change, shared)
         index = regions[:, :, None].expand(-1, -1, shared_update.shape[-1])
         return patches + F.linear(patches, own, self.g.bias.to(dtype)) + shared_update.gather(1, index)
+
+
+class Broadcast(nn.Module):
+    """Every patch moves as its region does, with nothing to learn."""
+
+    def forward(self, patches: torch.Tensor, change: torch.Tensor, regions: torch.Tensor) -> torch.Tensor:
+        """(B, N, D), (B, R, D), (B, N) -> (B, N, D)."""
+        return patches + change.gather(1, regions[:, :, None].expand(-1, -1, change.shape[-1]))

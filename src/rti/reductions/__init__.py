@@ -8,13 +8,21 @@ from rti.backbones.base import Backbone
 from rti.config import ReductionConfig, RegionConfig
 from rti.errors import InputError
 from rti.reductions.base import Reduction, Span
+from rti.reductions.dense import DenseConfig, DenseReduction
+from rti.reductions.latents import LatentConfig, LatentReduction
 from rti.reductions.region import RegionReduction
+from rti.reductions.similarity import SimilarityConfig, SimilarityReduction
+from rti.reductions.skip import SkipConfig, SkipReduction
 from rti.text_regions import TextRegions
 
 __all__ = ["REDUCTIONS", "Reduction", "Span", "config_from_dict", "make_reduction"]
 
 REDUCTIONS: dict[str, tuple[type[ReductionConfig], type[Reduction]]] = {
     RegionConfig.name: (RegionConfig, RegionReduction),
+    SimilarityConfig.name: (SimilarityConfig, SimilarityReduction),
+    LatentConfig.name: (LatentConfig, LatentReduction),
+    SkipConfig.name: (SkipConfig, SkipReduction),
+    DenseConfig.name: (DenseConfig, DenseReduction),
 }
 
 

@@ -37,6 +37,8 @@ class Span:
 class Reduction(nn.Module):
     """Runs the core on fewer image tokens and gives back one token per patch."""
 
+    elastic = True  # whether the budget changes anything
+
     def __init__(self, config: ReductionConfig):
         super().__init__()
         self.config = config

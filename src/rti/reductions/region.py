@@ -10,34 +10,19 @@ from rti.config import RegionConfig
 from rti.errors import InputError
 from rti.orders import order
 from rti.partition import fixed_regions, partition
-from rti.read import Read, average_phasors, membership
-from rti.reductions.base import Reduction, Span
-from rti.write import Write
+from rti.reductions.grouped import GroupedReduction
 
 
-class RegionReduction(Reduction):
-    """Connected regions along a walk over the patches, one token each.
-
-    Identity: with fresh parameters and as many regions as patches, the core runs as if nothing were here.
-    """
+class RegionReduction(GroupedReduction):
+    """Connected regions along a walk over the patches, one token each."""
 
     def __init__(self, config: RegionConfig, backbone: Backbone):
-        super().__init__(config)
+        learned, centred = config.interface == "learned", config.position == "centre"
+        super().__init__(config, backbone, learned, config.size_embedding, centred)
         self.patch_size, self.image_size = backbone.patch_size, backbone.image_size
-        self.phasor_size = backbone.config.head_dim
         walk, position = order(config.order, *backbone.grid)
         self.register_buffer("walk", walk, persistent=False)
         self.register_buffer("position", position, persistent=False)
-        self.read = Read(backbone.hidden_size, backbone.patches)
-        self.write = Write(backbone.hidden_size)
-
-    def forward(self, tokens: Tokens, core: Span, budget: int, estimate: torch.Tensor | None = None) -> Tokens:
-        regions = self.regions(tokens, budget, estimate)
-        member = membership(regions, budget)
-        region_tokens = self.read(tokens.image, member)
-        after = core(tokens._replace(image=region_tokens, phasors=average_phasors(tokens.phasors, member)))
-        image = self.write(tokens.image, after.image - region_tokens, regions)
-        return after._replace(image=image, phasors=tokens.phasors)
 
     def regions(self, tokens: Tokens, budget: int, estimate: torch.Tensor | None = None) -> torch.Tensor:
         config = self.config
@@ -59,16 +44,6 @@ class RegionReduction(Reduction):
                 f"allowed: (batch, channels, {self.image_size[0]}, {self.image_size[1]}), one per image or per branch"
             )
         return patchify(estimate.detach(), self.patch_size)[:, self.walk]
-
-    def core_tokens(self, budget: int) -> list[int]:
-        first, last = self.config.core
-        return [budget] * (last - first + 1)
-
-    def flops(self, budget: int) -> float:
-        patches, hidden = len(self.walk), self.read.score.numel()
-        read = patches * hidden + budget * patches * (hidden + self.phasor_size)
-        write = (patches + budget) * hidden * hidden
-        return 2 * (read + write)
 
     @property
     def uses_estimate(self) -> bool:

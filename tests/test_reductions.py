@@ -1,0 +1,343 @@
+"""The baselines and the ablations: what defines each of them, and that they keep the contract."""
+
+import math
+
+import pytest
+import torch
+
+import rti
+from rti import cost
+from rti.backbones import build
+from rti.presets import PRESETS
+from rti.read import MeanRead, centre_phasors, membership
+from rti.reductions import REDUCTIONS, Span, config_from_dict, make_reduction
+from rti.reductions.similarity import anchor_positions
+from rti.training.draws import DrawSettings, draw
+from rti.training.elastic import Dial, ElasticObjective
+from rti.write import Broadcast, Write
+from tiny import CORE, make_backbone, make_condition, make_inputs, randomise_trainable, refused
+
+FAMILIES = ("minit2i", "jit")
+ABLATIONS = {
+    "mean": {"interface": "mean"},
+    "centre": {"position": "centre"},
+    "no-sizes": {"size_embedding": False},
+    "raster": {"order": "raster"},
+    "morton": {"order": "morton"},
+    "longer": {"core": (0, 3)},
+}
+EVERY = [(name, {}) for name in REDUCTIONS] + [("region", changes) for changes in ABLATIONS.values()]
+
+
+def make_model(family: str, name: str, **changes) -> rti.ElasticModel:
+    config = REDUCTIONS[name][0](**({"core": CORE} | changes))
+    torch.manual_seed(0)
+    return rti.attach(make_backbone(family), config).eval()
+
+
+def entering(model: rti.ElasticModel, batch: int = 2):
+    """The tokens that enter the core."""
+    x, t, condition = make_inputs(model.backbone, batch)
+    with torch.no_grad():
+        tokens = model.backbone.embed(x, t, model.prepare(condition))
+        return model.backbone.run(tokens, 0, model.config.core[0])
+
+
+# All of them.
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("name", "changes"), EVERY)
+@torch.no_grad()
+def test_a_model_runs_at_any_budget_and_comes_back_as_it_was_saved(tmp_path, family, name, changes):
+    model = randomise_trainable(make_model(family, name, **changes))
+    x, t, condition = make_inputs(model.backbone)
+    before = {budget: model(x, t, condition, budget=budget) for budget in (1, 7, 64)}
+    assert all(clean.shape == x.shape and clean.isfinite().all() for clean in before.values())
+    assert model.reduction.elastic == (not torch.equal(before[7], before[64]))
+    model.save_pretrained(tmp_path)
+    loaded = rti.load(tmp_path, make_backbone(family))
+    assert loaded.config == model.config == config_from_dict(model.config.to_dict())
+    for budget, clean in before.items():
+        assert torch.equal(loaded(x, t, condition, budget=budget), clean)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("name", "changes"), EVERY)
+@torch.no_grad()
+def test_a_picture_does_not_depend_on_its_batch(family, name, changes):
+    model = randomise_trainable(make_model(family, name, **changes))
+    x, t, condition = make_inputs(model.backbone, 3)
+    together = model(x, t, condition, budget=9)
+    for row in range(3):
+        alone = model(x[row : row + 1], t[row : row + 1], condition[row : row + 1], budget=9)
+        torch.testing.assert_close(together[row], alone[0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "changes"), [("region", {}), ("feature-similarity", {}), ("dense", {}), *EVERY[len(REDUCTIONS) :]]
+)
+@torch.no_grad()
+def test_at_all_patches_with_fresh_parameters_nothing_has_changed(family, name, changes):
+    backbone = make_backbone(family)
+    x, t, condition = make_inputs(backbone)
+    expected = backbone(x, t, condition)
+    model = make_model(family, name, **changes)
+    torch.testing.assert_close(model(x, t, condition), expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "changes"), EVERY)
+def test_every_parameter_learns(name, changes):
+    """One step from parameters away from their start gives each of them a gradient."""
+    model = randomise_trainable(make_model("jit", name, **changes))
+    objective = ElasticObjective(model, 8)
+    draws = draw((3, 32, 32), 0, 0, range(4), DrawSettings(drop=0.0))
+    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    for budget in (64, 13):  # all latents are used at the largest budget only
+        objective(images, make_condition(model.backbone, 4), draws, Dial(budget, False)).mean().backward()
+    for parameter_name, parameter in model.trainable_parameters().items():
+        if "size_embedding" in parameter_name:
+            continue  # sizes that no region has
+        assert parameter.grad is not None, parameter_name
+        assert parameter.grad.abs().sum() > 0, parameter_name
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_the_tokens_of_each_block_are_as_many_as_the_reduction_says(name):
+    model = make_model("minit2i", name)
+    x, t, condition = make_inputs(model.backbone)
+    seen = []
+    for block in model.backbone.double_blocks:
+        block.register_forward_hook(lambda _, inputs, output: seen.append(inputs[1].shape[1]))
+    with torch.no_grad():
+        model(x, t, condition, budget=11)
+    assert seen == cost.tokens_per_block(model.backbone, model.reduction, 11)
+
+
+# Feature similarity.
+
+
+@pytest.mark.parametrize("budget", [1, 2, 5, 13, 63, 64])
+def test_groups_are_those_of_a_brute_force_search(budget):
+    model = make_model("jit", "feature-similarity")
+    tokens = entering(model)
+    groups = model.reduction.regions(tokens, budget)
+    anchors = anchor_positions(64, budget).tolist()
+    assert len(set(anchors)) == budget
+    for features, found in zip(tokens.image, groups.tolist(), strict=True):
+        for patch in range(64):
+            if patch in anchors:
+                assert found[patch] == anchors.index(patch)
+                continue
+            cosines = [
+                float(torch.nn.functional.cosine_similarity(features[patch], features[a], dim=0)) for a in anchors
+            ]
+            assert cosines[found[patch]] == pytest.approx(max(cosines), abs=1e-5)
+
+
+def test_anchors_are_evenly_spaced():
+    assert anchor_positions(1024, 256)[:4].tolist() == [2, 6, 10, 14]
+    assert anchor_positions(64, 64).tolist() == list(range(64))
+    gaps = anchor_positions(1000, 7).diff()
+    assert int(gaps.max() - gaps.min()) <= 1
+
+
+def test_no_group_is_empty_where_all_patches_are_alike():
+    model = make_model("jit", "feature-similarity")
+    tokens = entering(model)
+    tokens = tokens._replace(image=torch.ones_like(tokens.image))
+    for row in model.reduction.regions(tokens, 10):
+        assert set(row.tolist()) == set(range(10))
+
+
+def test_a_group_may_lie_anywhere():
+    """Two far corners with the same features, and something else between them."""
+    model = make_model("jit", "feature-similarity")
+    tokens = entering(model, 1)
+    features = torch.randn(1, 64, tokens.image.shape[-1], generator=torch.Generator().manual_seed(3))
+    anchors = anchor_positions(64, 4).tolist()
+    features[0, 63] = 2 * features[0, anchors[0]]  # as alike as can be, by cosine
+    assert model.reduction.regions(tokens._replace(image=features), 4)[0, 63] == 0
+
+
+# Latent array.
+
+
+@torch.no_grad()
+def test_every_latent_can_read_the_whole_frame():
+    model = make_model("minit2i", "latent-array")
+    weights = model.reduction.weights(entering(model), 16)
+    assert weights.shape == (2, 16, 64)
+    assert (weights > 0).all()
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 16))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_latents_have_no_position_and_leave_the_order_of_the_patches_out(family):
+    """The read is a set operation: patches in another order give the same latents."""
+    model = make_model(family, "latent-array")
+    tokens = entering(model)
+    seen = []
+
+    def core(given):
+        seen.append(given)
+        return given
+
+    shuffled = torch.randperm(64, generator=torch.Generator().manual_seed(0))
+    model.reduction(tokens, core, 8)
+    model.reduction(tokens._replace(image=tokens.image[:, shuffled]), core, 8)
+    torch.testing.assert_close(seen[0].image, seen[1].image, atol=1e-5, rtol=1e-4)
+    cos, sin = seen[0].phasors.chunk(2, dim=-1)
+    assert (cos == 1).all()
+    assert (sin == 0).all()
+
+
+@torch.no_grad()
+def test_a_latent_starts_as_a_mean_of_the_patches_and_the_write_at_nothing():
+    model = make_model("jit", "latent-array")
+    reduction, tokens = model.reduction, entering(model)
+    seen = []
+    out = reduction(tokens, lambda given: seen.append(given) or given, 8)
+    assert torch.equal(out.image, tokens.image)
+    low, high = tokens.image.amin(dim=1, keepdim=True), tokens.image.amax(dim=1, keepdim=True)
+    read = seen[0].image - reduction.latents[:8]
+    assert ((read >= low - 1e-5) & (read <= high + 1e-5)).all()
+
+
+def test_the_write_path_of_the_latents_learns_from_nothing():
+    """The output starts at zero, so its gradient comes first and opens the way for the rest."""
+    model = make_model("jit", "latent-array")
+    parameters = list(model.trainable_parameters().values())
+    optimiser = torch.optim.AdamW(parameters, lr=1e-2)
+    objective = ElasticObjective(model, 8)
+    draws = draw((3, 32, 32), 0, 0, range(2), DrawSettings(drop=0.0))
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    losses, condition = [], make_condition(model.backbone, 2)
+    for _ in range(8):
+        optimiser.zero_grad()
+        loss = objective(images, condition, draws, Dial(16, False)).mean()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    write = model.reduction.write
+    assert write.out.weight.abs().sum() > 0
+    assert write.value.weight.grad.abs().sum() > 0
+    assert losses[-1] < losses[0]
+
+
+# Token skip.
+
+
+def test_the_papers_token_skip_runs_on_576_image_tokens_on_average():
+    preset = PRESETS["minit2i-b16"]
+    backbone = build(preset.family, preset.sizes)
+    with torch.device("meta"):
+        reduction = make_reduction(REDUCTIONS["token-skip"][0](core=(2, 13)), backbone)
+    tokens = reduction.core_tokens(256)
+    assert len(tokens) == 12
+    assert set(tokens) == {1024, 128}
+    assert sum(tokens) / 12 == 576
+    flops = cost.trunk_flops(backbone, cost.tokens_per_block(backbone, reduction, 256))
+    assert 1.0 < cost.dense_flops(backbone) / flops < 1.45
+
+
+@torch.no_grad()
+def test_a_sparse_block_moves_the_admitted_tokens_and_no_others():
+    model = make_model("minit2i", "token-skip", core=(1, 2))
+    reduction, tokens = model.reduction, entering(model)
+    first = Span(model.backbone, 1, 2)(tokens)
+    out = reduction(tokens, Span(model.backbone, 1, 3), 64)
+    moved = (out.image != first.image).any(dim=-1)
+    scores = reduction.norms[0](first.image) @ reduction.routers[0]
+    for row in range(2):
+        best = set(scores[row].topk(8).indices.tolist())
+        assert set(moved[row].nonzero().flatten().tolist()) == best
+    # By hand, for one admitted token of the first picture: the block sees the admitted ones with their positions.
+    chosen = sorted(scores[0].topk(8).indices.tolist())
+    some = first._replace(
+        image=first.image[:1, chosen], side=first.side[:1], phasors=first.phasors[:, chosen], context=first.context[:1]
+    )
+    after = Span(model.backbone, 2, 3)(some).image[0, 3]
+    before, gate = first.image[0, chosen[3]], 2 * torch.sigmoid(scores[0, chosen[3]])
+    torch.testing.assert_close(out.image[0, chosen[3]], before + gate * (after - before), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_full_capacity_with_routers_at_zero_is_the_frozen_model(family):
+    backbone = make_backbone(family)
+    x, t, condition = make_inputs(backbone)
+    expected = backbone(x, t, condition)
+    model = make_model(family, "token-skip", capacity=1.0)
+    for router in model.reduction.routers:
+        router.zero_()
+    torch.testing.assert_close(model(x, t, condition), expected, atol=2e-5, rtol=1e-4)
+
+
+def test_the_router_learns_through_its_gate_and_starts_near_one():
+    model = make_model("jit", "token-skip")
+    tokens = entering(model)
+    reduction = model.reduction
+    scores = reduction.norms[0](tokens.image) @ reduction.routers[0]
+    assert (2 * scores.sigmoid() - 1).abs().max() < 0.25
+    assert scores.std() > 0.02  # and the router does choose
+    reduction(tokens, Span(model.backbone, 1, 3), 64).image.square().sum().backward()
+    assert reduction.routers[0].grad.abs().sum() > 0
+
+
+def test_nothing_is_grouped_by_skipping():
+    model = make_model("jit", "token-skip")
+    with refused("token-skip has no regions"):
+        model.regions(*make_inputs(model.backbone), budget=8)
+    for capacity in (0, 1.5, -1, True, "some"):
+        with refused("capacity", capacity):
+            REDUCTIONS["token-skip"][0](core=CORE, capacity=capacity)
+
+
+# The control.
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_control_costs_what_dense_costs(family):
+    model = make_model(family, "dense")
+    tokens = cost.tokens_per_block(model.backbone, model.reduction, 16)
+    assert cost.trunk_flops(model.backbone, tokens) == cost.dense_flops(model.backbone)
+    assert {name for name in model.trainable_parameters() if "lora_" not in name} == set()
+
+
+# What the ablations take away.
+
+
+@torch.no_grad()
+def test_mean_and_broadcast_are_the_fresh_read_and_write_and_learn_nothing():
+    model = make_model("minit2i", "region", interface="mean")
+    assert isinstance(model.reduction.read, MeanRead)
+    assert isinstance(model.reduction.write, Broadcast)
+    assert not [name for name in model.trainable_parameters() if name.startswith("reduction")]
+    fresh = make_model("minit2i", "region")
+    x, t, condition = make_inputs(model.backbone)
+    torch.testing.assert_close(model(x, t, condition, budget=9), fresh(x, t, condition, budget=9), atol=1e-5, rtol=1e-4)
+    patches, change = torch.randn(1, 4, 8), torch.randn(1, 2, 8)
+    regions = torch.tensor([[0, 0, 1, 1]])
+    torch.testing.assert_close(Broadcast()(patches, change, regions), Write(8)(patches, change, regions))
+
+
+def test_the_centre_is_the_patch_nearest_to_the_mean_place():
+    grid, budget = (4, 4), 3
+    regions = torch.tensor([[0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 2, 2, 2, 2]])
+    phasors = torch.randn(1, 16, 6)
+    found = centre_phasors(phasors, membership(regions, budget), grid)
+    for region in range(budget):
+        places = [(patch // 4, patch % 4) for patch in range(16) if regions[0, patch] == region]
+        middle = [sum(place[axis] for place in places) / len(places) for axis in (0, 1)]
+        distances = [math.dist(place, middle) for place in places]
+        row, column = places[distances.index(min(distances))]
+        assert torch.equal(found[0, region], phasors[0, 4 * row + column])
+
+
+def test_without_size_embedding_regions_do_not_tell_their_size():
+    model = make_model("minit2i", "region", size_embedding=False)
+    assert "reduction.read.size_embedding" not in model.trainable_parameters()
+    assert "reduction.read.score" in model.trainable_parameters()
