@@ -28,8 +28,8 @@ def axes(width: float = 6.0, height: float = 4.0) -> Axes:
     return one
 
 
-def save(one: Axes, path: Path) -> Path:
-    """Write the figure, as PNG, SVG or PDF by its name, and forget it."""
+def save(one: Axes, path: Path, close: bool = True) -> Path:
+    """Write the figure, as PNG, SVG or PDF by its name, and forget it unless it is to be written again."""
     from matplotlib import pyplot
 
     try:
@@ -38,7 +38,8 @@ def save(one: Axes, path: Path) -> Path:
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write {path}: {error}") from None
     finally:
-        pyplot.close(one.figure)
+        if close:
+            pyplot.close(one.figure)
     return path
 
 

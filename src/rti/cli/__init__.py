@@ -18,6 +18,7 @@ from rti.cli.pretrain import pretrain
 from rti.cli.regions import regions
 from rti.cli.sample import sample
 from rti.cli.scenes import scenes
+from rti.cli.study import study
 from rti.cli.train import train
 from rti.errors import InputError
 
@@ -32,7 +33,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Region tokens for pixel-space diffusion transformers: one checkpoint, every compute budget.",
 )
-for command in (demo, sample, regions, info, flops, bench, encode, scenes):
+for command in (demo, sample, regions, info, flops, bench, study, encode, scenes):
     app.command()(command)
 # Any field of the settings is an option of its own; the command parses those itself.
 for command in (train, pretrain):

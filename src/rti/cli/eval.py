@@ -123,6 +123,7 @@ def loss(
     text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP),
     batch: int = typer.Option(32, help="Pictures at a time; it does not change the loss."),
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
+    output: Path = typer.Option(None, "--output", "-o", help="JSON file for the loss and time of every example."),
     device: str = typer.Option("auto", help=DEVICE_HELP),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
     json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
@@ -135,6 +136,7 @@ def loss(
     from rti.budget import parse_budget
     from rti.data import open_data
     from rti.evaluation import evaluate_loss
+    from rti.evaluation.loss import save_losses
 
     given = None if budget is None else [parse_budget(text) for text in budget.split(",")]
     pipe = load_pipeline(model, adapter, dtype, device)
@@ -143,6 +145,8 @@ def loss(
     source = open_data(data, backbone.image_size, seed=seed, kind=backbone.conditioned_on)
     text = None if text_budget is None else parse_budget(text_budget)
     results = evaluate_loss(pipe, source, budgets, examples=examples, seed=seed, text_budget=text, batch=batch)
+    if output is not None:
+        save_losses(output, results)
     rows = [result.as_dict() for result in results]
     cells = [
         [

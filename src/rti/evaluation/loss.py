@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -30,6 +32,7 @@ class LossResult:
 
     budget: int | None
     losses: np.ndarray
+    times: np.ndarray  # (n,) the time t of each example, the same at every budget
     difference: float | None = None
     difference_interval: Interval | None = None
 
@@ -76,6 +79,7 @@ def evaluate_loss(
     encoder = pipe.text_encoder if backbone.conditioned_on == "text" else None
     shape = (backbone.channels, *backbone.image_size)
     losses: dict[int | None, list[torch.Tensor]] = {budget: [] for budget in wanted}
+    times: list[torch.Tensor] = []
     with tqdm(total=examples * len(losses), unit="example", disable=not progress) as bar:
         for first in range(0, examples, batch):
             numbers = range(first, min(first + batch, examples))
@@ -83,11 +87,24 @@ def evaluate_loss(
             images = drawn.images.to(backbone.device)
             draws = draw(shape, seed, 0, numbers, DrawSettings(drop=0.0)).to(backbone.device)
             condition = condition_of(backbone, drawn, encoder)
+            times.append(draws.t.cpu())
             for budget, some in losses.items():
                 some.append(_losses(pipe, budget, text_budget)(images, condition, draws).cpu())
                 bar.update(len(numbers))
-    results = {budget: LossResult(budget, torch.cat(some).double().numpy()) for budget, some in losses.items()}
+    t = torch.cat(times).double().numpy()
+    results = {budget: LossResult(budget, torch.cat(some).double().numpy(), t) for budget, some in losses.items()}
     return [_compare(results[budget], results.get(None)) for budget in dict.fromkeys(wanted)]
+
+
+def save_losses(path: Path, results: Sequence[LossResult]) -> None:
+    """Write the time of every example and its loss at every budget, as JSON."""
+    values = {"times": results[0].times.tolist()}
+    values |= {"losses": {str(result.name): result.losses.tolist() for result in results}}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _losses(pipe: Pipeline, budget: int | None, text_budget: int | None) -> Callable[..., torch.Tensor]:
@@ -105,7 +122,7 @@ def _compare(result: LossResult, dense: LossResult | None) -> LossResult:
     if dense is None or result.budget is None:
         return result
     change = result.losses - dense.losses
-    return LossResult(result.budget, result.losses, float(change.mean()), _interval(change))
+    return replace(result, difference=float(change.mean()), difference_interval=_interval(change))
 
 
 def _interval(values: np.ndarray) -> Interval:

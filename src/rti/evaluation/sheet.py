@@ -18,6 +18,7 @@ from rti.scenes import TASKS, Scene
 RIGHT, WRONG = (0, 128, 60), (200, 30, 30)
 _COLUMNS = 2 * len(TASKS)  # prompts take the tasks in turn: every column is one task
 _SIDE, _FRAME, _LINES = 128, 4, 5
+_SHOWN = 20 * len(TASKS)  # pictures on a sheet at the most
 
 
 def check_folder(folder: Path) -> None:
@@ -49,11 +50,13 @@ def save_results(folder: Path, values: dict[str, Any], results: Sequence[SceneRe
 
 
 def verdict_sheet(result: SceneResult) -> Image.Image:
-    """All pictures of a budget, each in a green or red frame over its caption and, if it is wrong, the reason."""
+    """The first pictures of a budget, each in a green or red frame over its caption and, if it is wrong, the reason."""
     score = result.score
     tiles = [
         _tile(picture, scene, reason)
-        for picture, scene, reason in zip(to_pil(result.images), score.scenes, score.reasons, strict=True)
+        for picture, scene, reason in zip(
+            to_pil(result.images[:_SHOWN]), score.scenes[:_SHOWN], score.reasons[:_SHOWN], strict=True
+        )
     ]
     rows = [tiles[first : first + _COLUMNS] for first in range(0, len(tiles), _COLUMNS)]
     return contact_sheet(rows, column_labels=[task.replace("_", " ") for task in TASKS] * (_COLUMNS // len(TASKS)))

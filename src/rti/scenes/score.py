@@ -60,7 +60,7 @@ def score(scenes: Sequence[Scene], images: np.ndarray, resamples: int = RESAMPLE
     verdicts = [judge(scene, found) for scene, found in zip(scenes, detect(images), strict=True)]
     correct = np.array([verdict.correct for verdict in verdicts])
     reasons = tuple(verdict.reason for verdict in verdicts)
-    return SceneScore(tuple(scenes), correct, reasons, *_summary(correct, scenes, resamples, seed))
+    return SceneScore(tuple(scenes), correct, reasons, *summarise(correct, [s.task for s in scenes], resamples, seed))
 
 
 def paired_difference(first: SceneScore, second: SceneScore, resamples: int = RESAMPLES, seed: int = 0) -> Difference:
@@ -71,15 +71,14 @@ def paired_difference(first: SceneScore, second: SceneScore, resamples: int = RE
             f"{len(second.scenes)} that differ"
         )
     change = first.correct.astype(np.float64) - second.correct
-    tasks, task_intervals, overall, interval = _summary(change, first.scenes, resamples, seed)
+    tasks, task_intervals, overall, interval = summarise(change, [s.task for s in first.scenes], resamples, seed)
     return Difference(overall, interval, tasks, task_intervals)
 
 
-def _summary(
-    values: np.ndarray, scenes: Sequence[Scene], resamples: int, seed: int
+def summarise(
+    values: np.ndarray, labels: Sequence[str], resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[dict[str, float], dict[str, Interval], float, Interval]:
     """Task means, their intervals, the mean of the task means, its interval (bootstrap stratified by task)."""
-    labels = [scene.task for scene in scenes]
     present = [task for task in TASKS if task in labels]
     means = {task: float(values[[label == task for label in labels]].mean()) for task in present}
     samples = resampled_means(values, labels, resamples, seed)

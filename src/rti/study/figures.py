@@ -1,0 +1,180 @@
+"""The figures of a study, each as PNG and SVG."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rti.plots import COLOURS, axes, save
+from rti.study.report import TIME_EDGES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MARKERS = "osD^vPX*"
+
+
+def draw_figures(values: dict[str, Any], folder: Path) -> list[Path]:
+    """Whatever the results so far allow to draw."""
+    drawn = []
+    for name, draw in FIGURES.items():
+        one = draw(values)
+        if one is not None:
+            drawn += [save(one, folder / f"{name}.{kind}", close=kind == "svg") for kind in ("png", "svg")]
+    return drawn
+
+
+def _by_name(values: dict[str, Any], field: str, groups: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
+    """Rows that have a field, by title, from lean to rich."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(values["rows"], key=lambda row: row["budget"]):
+        if field in row and row["group"] in groups:
+            found.setdefault(row["title"], []).append(row)
+    return found
+
+
+def _styles() -> list[tuple[str, str]]:
+    return [(COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]) for number in range(48)]
+
+
+def _accuracy_line(one: Axes, x: list[float], rows: list[dict[str, Any]], style: tuple[str, str], title: str) -> None:
+    y = [100 * row["overall"] for row in rows]
+    spread = [[100 * (row["overall"] - row["interval"][0]) for row in rows]]
+    spread.append([100 * (row["interval"][1] - row["overall"]) for row in rows])
+    colour, marker = style
+    one.errorbar(x, y, spread, color=colour, marker=marker, capsize=2, linewidth=1.4, label=title)
+
+
+def _dense_line(one: Axes, values: dict[str, Any]) -> None:
+    if values["dense"]:
+        dense = values["dense"][0]
+        one.axhline(100 * dense["overall"], color="#444444", linewidth=1, label="dense")
+        one.axhspan(*(100 * edge for edge in dense["interval"]), color="#444444", alpha=0.1, linewidth=0)
+
+
+def quality_against_speed(values: dict[str, Any]) -> Axes | None:
+    rows = [row for row in values["rows"] if "overall" in row and "speedup" in row and row["group"] == "main"]
+    if not rows:
+        return None
+    one = axes(7, 4.4)
+    _dense_line(one, values)
+    for style, title in zip(_styles(), dict.fromkeys(row["title"] for row in rows), strict=False):
+        some = sorted((row for row in rows if row["title"] == title), key=lambda row: row["speedup"])
+        _accuracy_line(one, [row["speedup"] for row in some], some, style, title)
+    one.set_xlabel("measured speed-up of a guided forward pass")
+    one.set_ylabel("right pictures, %")
+    one.set_title("Quality against speed; bars are 95 % intervals")
+    one.legend(frameon=False, fontsize=8)
+    return one
+
+
+def elastic(values: dict[str, Any]) -> Axes | None:
+    """Budgets that were trained and budgets that were not, on one curve."""
+    found = {
+        title: rows
+        for title, rows in _by_name(values, "loss_difference", ("main",)).items()
+        if any(not row["seen"] for row in rows)
+    }
+    if not found:
+        return None
+    one = axes(7, 4.4)
+    for (colour, marker), (title, rows) in zip(_styles(), found.items(), strict=False):
+        one.plot([r["budget"] for r in rows], [r["loss_difference"] for r in rows], color=colour, label=title)
+        for seen, face in ((True, colour), (False, "white")):
+            some = [row for row in rows if row["seen"] == seen]
+            x, y = [r["budget"] for r in some], [r["loss_difference"] for r in some]
+            one.plot(x, y, marker, markerfacecolor=face, markeredgecolor=colour, linestyle="none")
+    _budget_axis(one, sorted({row["budget"] for rows in found.values() for row in rows}))
+    one.set_ylabel("validation loss minus dense")
+    one.set_title("Elasticity: filled budgets were trained, open ones were not")
+    one.legend(frameon=False, fontsize=8)
+    return one
+
+
+def _budget_axis(one: Axes, budgets: list[int]) -> None:
+    one.set_xscale("log", base=2)
+    one.set_xticks(budgets, [str(budget) for budget in budgets])
+    one.minorticks_off()
+    one.set_xlabel("budget R, region tokens in the core")
+
+
+def _loss_bars(values: dict[str, Any], groups: tuple[str, ...], title: str) -> Axes | None:
+    """Ours and what takes a part of it away, at the trained budgets."""
+    found = _by_name(values, "loss_difference", groups)
+    ours = _by_name(values, "loss_difference", ("main",))
+    first = next(iter(ours.items()), None)
+    if not found or first is None:
+        return None
+    found = {first[0]: first[1]} | found
+    one = axes(7, 4.4)
+    for (colour, marker), (name, rows) in zip(_styles(), found.items(), strict=False):
+        rows = [row for row in rows if row["seen"]]
+        low = [row["loss_difference"] - row["loss_interval"][0] for row in rows]
+        high = [row["loss_interval"][1] - row["loss_difference"] for row in rows]
+        x, y = [row["budget"] for row in rows], [row["loss_difference"] for row in rows]
+        one.errorbar(x, y, [low, high], color=colour, marker=marker, capsize=2, linewidth=1.4, label=name)
+    _budget_axis(one, sorted({row["budget"] for rows in found.values() for row in rows if row["seen"]}))
+    one.set_ylabel("validation loss minus dense")
+    one.set_title(title)
+    one.legend(frameon=False, fontsize=8)
+    return one
+
+
+def components(values: dict[str, Any]) -> Axes | None:
+    return _loss_bars(values, ("component", "core"), "What each component is worth")
+
+
+def orders(values: dict[str, Any]) -> Axes | None:
+    return _loss_bars(values, ("order",), "Orders of the patches")
+
+
+def loss_by_time(values: dict[str, Any]) -> Axes | None:
+    """Which rule wins when, at the budget in the middle."""
+    rows = [row for row in values["rows"] if "loss_by_time" in row and row["group"] == "main" and row["seen"]]
+    budgets = sorted({row["budget"] for row in rows})
+    if not rows:
+        return None
+    budget = budgets[len(budgets) // 2 - 1] if len(budgets) > 1 else budgets[0]
+    one = axes(7, 4.4)
+    middles = [(low + high) / 2 for low, high in pairwise(TIME_EDGES)]
+    some = [row for row in rows if row["budget"] == budget]
+    for (colour, marker), row in zip(_styles(), some, strict=False):
+        points = [(t, loss) for t, loss in zip(middles, row["loss_by_time"], strict=True) if loss is not None]
+        one.plot(*zip(*points, strict=True), color=colour, marker=marker, label=row["title"])
+    one.axhline(0, color="#444444", linewidth=1)
+    one.set_xlabel("time t, from noise (0) to picture (1)")
+    one.set_ylabel("validation loss minus dense")
+    one.set_title(f"At which time each rule wins, R = {budget}")
+    one.legend(frameon=False, fontsize=8)
+    return one
+
+
+def steps_or_tokens(values: dict[str, Any]) -> Axes | None:
+    """Fewer sampling steps against fewer tokens, at equal cost."""
+    rows = [row for row in values["rows"] if row.get("by_steps") and "speedup" in row]
+    if not rows or len(values["dense"]) < 2:
+        return None
+    one = axes(7, 4.4)
+    dense = sorted(values["dense"], key=lambda row: row["steps"])
+    _accuracy_line(one, [row["steps"] for row in dense], dense, ("#444444", "o"), "dense")
+    for style, row in zip(_styles(), rows, strict=False):
+        several = sorted(row["by_steps"], key=lambda some: some["steps"])
+        cost = [some["steps"] / row["speedup"] for some in several]
+        _accuracy_line(one, cost, several, style, f"{row['title']}, R = {row['budget']}")
+    one.set_xscale("log", base=2)
+    one.set_xlabel("cost of a picture, in dense steps")
+    one.set_ylabel("right pictures, %")
+    one.set_title("Fewer steps or fewer tokens")
+    one.legend(frameon=False, fontsize=8)
+    return one
+
+
+FIGURES = {
+    "quality-against-speed": quality_against_speed,
+    "elastic": elastic,
+    "components": components,
+    "orders": orders,
+    "loss-by-time": loss_by_time,
+    "steps-or-tokens": steps_or_tokens,
+}

@@ -1,0 +1,187 @@
+"""What a study is: its rows, and the commands that train, score and time them.
+
+Every job is a command of `rti` that anyone can run by hand; the study only says which, and keeps what they print.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from rti.errors import InputError
+
+GROUPS = ("main", "component", "order", "core")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One method, or one of its variants, as the study compares it."""
+
+    name: str
+    title: str
+    reduction: str = "region"
+    group: str = "main"
+    settings: dict[str, Any] = field(default_factory=dict)  # of `rti train`, such as cuts and cuts_from
+    seeds: tuple[int, ...] = (0,)
+    images: dict[int, int] = field(default_factory=dict)  # pictures to score at a budget; others have their loss only
+    steps_at: dict[int, tuple[int, ...]] = field(default_factory=dict)  # sampling steps also tried, by budget
+
+    def __post_init__(self):
+        if not self.name or not set(self.name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-"):
+            raise InputError(f"row name {self.name!r} is not usable; allowed: small letters, digits and hyphens")
+        if self.group not in GROUPS:
+            raise InputError(f"group {self.group!r} of row {self.name} is unknown; allowed: {', '.join(GROUPS)}")
+        if not self.seeds:
+            raise InputError(f"row {self.name} has no seeds; give at least one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Rows under the same conditions: the same backbone, data, steps, budgets, prompts and noise."""
+
+    model: str
+    rows: tuple[Row, ...]
+    data: str = "scenes"
+    budgets: tuple[int, ...] = (16, 32, 64, 128)
+    unseen: tuple[int, ...] = ()  # budgets that no row is trained at
+    train: dict[str, Any] = field(default_factory=dict)  # settings of `rti train` for all rows
+    sample_steps: int = 25
+    dense_images: int = 1200
+    dense_steps: tuple[int, ...] = ()  # fewer sampling steps, to compare with fewer tokens
+    loss_examples: int = 512
+    passes: int = 5  # of the timing
+    seed: int = 7
+
+    def __post_init__(self):
+        names = [row.name for row in self.rows]
+        twice = sorted({name for name in names if names.count(name) > 1} | ({"dense"} & set(names)))
+        if not names or twice:
+            raise InputError(f"row names must be there and differ, and none is 'dense'; got {', '.join(names)}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command of `rti`; its last line of output, one JSON object, is its result."""
+
+    name: str
+    command: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    alone: bool = False  # it times something, so nothing may run beside it
+
+
+def read_study(path: Path) -> Study:
+    """A study from its JSON file."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from None
+    if not isinstance(values, dict) or not isinstance(values.get("rows"), list) or "model" not in values:
+        raise InputError(f"{path} is no study; expected an object with model and rows")
+    rows = tuple(_make(Row, row, f"row {row.get('name')!r} of {path}") for row in values["rows"])
+    return _make(Study, values | {"rows": rows}, str(path))
+
+
+def _make(kind: type, values: dict[str, Any], where: str) -> Any:
+    known = {one.name: one for one in fields(kind)}
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise InputError(f"unknown settings of {where}: {', '.join(unknown)}; allowed: {', '.join(known)}")
+    missing = [name for name in ("name", "title", "model") if name in known and name not in values]
+    if missing:
+        raise InputError(f"{where} lacks {', '.join(missing)}")
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    for name in ("images", "steps_at"):  # JSON knows only words as keys
+        if name in values:
+            values[name] = {int(budget): _tuple(value) for budget, value in values[name].items()}
+    return kind(**values)
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def as_json(study: Study) -> dict[str, Any]:
+    return json.loads(json.dumps(asdict(study)))
+
+
+def budgets_of(study: Study, row: Row) -> tuple[int, ...]:
+    """The budgets of a row; a method without a budget has a single one, which changes nothing."""
+    from rti.reductions import REDUCTIONS
+
+    if row.reduction not in REDUCTIONS:
+        raise InputError(f"unknown reduction {row.reduction!r} of row {row.name}; allowed: {', '.join(REDUCTIONS)}")
+    every = tuple(sorted({*study.budgets, *study.unseen}))
+    return every if REDUCTIONS[row.reduction][1].elastic else (max(study.budgets),)
+
+
+def plan(study: Study, folder: Path) -> list[Job]:
+    """All jobs of a study, those that others need first."""
+    jobs = []
+    for images, steps in _dense_pictures(study):
+        jobs.append(_pictures(study, folder, "dense", None, (), images, steps))
+    for row in study.rows:
+        budgets = budgets_of(study, row)
+        for seed in row.seeds:
+            run, train = f"{row.name}-{seed}", f"train-{row.name}-{seed}"
+            jobs.append(_train(study, row, seed, folder, train))
+            adapter = str(folder / "runs" / run / "adapter")
+            jobs.append(_loss(study, folder, run, adapter, budgets, train))
+            for images in sorted({count for budget, count in row.images.items() if budget in budgets}):
+                some = tuple(budget for budget in budgets if row.images.get(budget) == images)
+                jobs.append(_pictures(study, folder, run, adapter, some, images, study.sample_steps, train))
+            for budget, several in row.steps_at.items():
+                for steps in several:
+                    count = row.images.get(budget, study.dense_images)
+                    jobs.append(_pictures(study, folder, run, adapter, (budget,), count, steps, train))
+        jobs.append(_time(study, row, folder, budgets))
+    return list({job.name: job for job in jobs}.values())
+
+
+def _dense_pictures(study: Study) -> list[tuple[int, int]]:
+    return [(study.dense_images, steps) for steps in dict.fromkeys((study.sample_steps, *study.dense_steps))]
+
+
+def _train(study: Study, row: Row, seed: int, folder: Path, name: str) -> Job:
+    settings = {"budgets": study.budgets} | study.train | row.settings | {"seed": seed}
+    command = ["train", study.model, "--output", str(folder / "runs" / f"{row.name}-{seed}"), "--data", study.data]
+    command += ["--reduction", row.reduction]
+    for key, value in settings.items():
+        text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        command.append(f"--{key.replace('_', '-')}={text}")
+    return Job(name, (*command, "--json"))
+
+
+def _loss(study: Study, folder: Path, run: str, adapter: str, budgets: tuple[int, ...], train: str) -> Job:
+    command = ["eval", "loss", study.model, "--adapter", adapter, "--data", study.data]
+    command += ["--budget", ",".join(["dense", *map(str, budgets)]), "--examples", str(study.loss_examples)]
+    command += ["--seed", str(study.seed), "--output", str(folder / "losses" / f"{run}.json"), "--json"]
+    return Job(f"loss-{run}", tuple(command), (train,))
+
+
+def _pictures(
+    study: Study,
+    folder: Path,
+    run: str,
+    adapter: str | None,
+    budgets: tuple[int, ...],
+    images: int,
+    steps: int,
+    train: str | None = None,
+) -> Job:
+    typed = "dense" if adapter is None else ",".join(map(str, budgets))
+    name = f"pictures-{run}-{typed.replace(',', '-')}-{steps}-steps"
+    command = ["eval", "scenes", study.model, *(["--adapter", adapter] if adapter else []), "--budget", typed]
+    command += ["--images", str(images), "--seed", str(study.seed), "--steps", str(steps)]
+    command += ["--output", str(folder / "pictures" / name.removeprefix("pictures-")), "--json"]
+    return Job(name, tuple(command), (train,) if train else ())
+
+
+def _time(study: Study, row: Row, folder: Path, budgets: tuple[int, ...]) -> Job:
+    run = f"{row.name}-{row.seeds[0]}"
+    command = ["bench", study.model, "--adapter", str(folder / "runs" / run / "adapter")]
+    command += ["--budgets", ",".join(map(str, budgets)), "--passes", str(study.passes), "--json"]
+    return Job(f"time-{row.name}", tuple(command), (f"train-{run}",), alone=True)

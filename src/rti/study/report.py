@@ -1,0 +1,180 @@
+"""What a study found: results.json, a table in the layout of the paper's Table 1, and figures."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rti.errors import InputError
+from rti.scenes import TASKS
+from rti.scenes.intervals import percentile_interval, resampled_means
+from rti.scenes.score import summarise
+from rti.study.plan import Job, Row, Study, as_json, budgets_of, plan
+from rti.study.run import result_of
+
+TIME_EDGES = (0.0, 0.2, 0.4, 0.6, 1.0)  # of the loss by time
+
+
+def collect(study: Study, folder: Path) -> dict[str, Any]:
+    """Everything that is done so far: a row for dense and for each method at each budget, with 95 % intervals.
+
+    Values of several training seeds are averaged prompt by prompt or example by example, then resampled.
+    """
+    jobs = {job.name: job for job in plan(study, folder)}
+    dense = _dense(study, folder, jobs)
+    rows = [_row(study, folder, jobs, row, budget) for row in study.rows for budget in budgets_of(study, row)]
+    done = [name for name, job in jobs.items() if result_of(folder, job) is not None]
+    return {
+        "study": as_json(study),
+        "done": len(done),
+        "jobs": len(jobs),
+        "dense": dense,
+        "rows": [row for row in rows if row is not None],
+    }
+
+
+def save(folder: Path, values: dict[str, Any]) -> Path:
+    path = folder / "results.json"
+    part = path.with_suffix(".part")
+    try:
+        part.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+    return path
+
+
+def _dense(study: Study, folder: Path, jobs: dict[str, Job]) -> list[dict[str, Any]]:
+    """The frozen backbone at each number of sampling steps."""
+    rows = []
+    for steps in dict.fromkeys((study.sample_steps, *study.dense_steps)):
+        verdicts = _verdicts(folder, jobs, f"pictures-dense-dense-{steps}-steps", "dense")
+        if verdicts is not None:
+            rows.append({"steps": steps} | _accuracy(verdicts, None))
+    return rows
+
+
+def _row(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[str, Any] | None:
+    values: dict[str, Any] = {"name": row.name, "title": row.title, "group": row.group, "budget": budget}
+    values |= {"seen": budget in study.budgets, "seeds": len(row.seeds)}
+    values |= _loss(study, folder, jobs, row, budget) | _speed(folder, jobs, row, budget)
+    reference = _verdicts(folder, jobs, f"pictures-dense-dense-{study.sample_steps}-steps", "dense")
+    if budget in row.images:
+        some = tuple(one for one in budgets_of(study, row) if row.images.get(one) == row.images[budget])
+        verdicts = _of_seeds(folder, jobs, row, some, budget, study.sample_steps)
+        values |= {} if verdicts is None else _accuracy(verdicts, reference)
+    by_steps = []
+    for steps in row.steps_at.get(budget, ()):
+        verdicts = _of_seeds(folder, jobs, row, (budget,), budget, steps)
+        if verdicts is not None:
+            by_steps.append({"steps": steps} | _accuracy(verdicts, None))
+    values |= {"by_steps": by_steps} if by_steps else {}
+    return values if len(values) > 6 else None
+
+
+Verdicts = tuple[np.ndarray, list[str]]  # (n,) share of the seeds that were right, and the task of each prompt
+
+
+def _of_seeds(
+    folder: Path, jobs: dict[str, Job], row: Row, some: tuple[int, ...], budget: int, steps: int
+) -> Verdicts | None:
+    """The verdicts at a budget, averaged over the training seeds; None unless all are there."""
+    typed = "-".join(map(str, some))
+    names = [f"pictures-{row.name}-{seed}-{typed}-{steps}-steps" for seed in row.seeds]
+    found = [_verdicts(folder, jobs, name, str(budget)) for name in names]
+    if any(one is None for one in found):
+        return None
+    return np.mean([one[0] for one in found], axis=0), found[0][1]
+
+
+def _verdicts(folder: Path, jobs: dict[str, Job], name: str, budget: str) -> Verdicts | None:
+    if name not in jobs or result_of(folder, jobs[name]) is None:
+        return None
+    path = folder / "pictures" / name.removeprefix("pictures-") / "results.json"
+    try:
+        pictures = json.loads(path.read_text(encoding="utf-8"))["pictures"]
+    except (OSError, ValueError, KeyError):
+        raise InputError(f"{path} is missing or damaged; delete {folder / 'jobs' / name}.json to draw again") from None
+    return np.array([one["correct"][budget] for one in pictures], dtype=np.float64), [one["task"] for one in pictures]
+
+
+def _accuracy(verdicts: Verdicts, dense: Verdicts | None) -> dict[str, Any]:
+    values, labels = verdicts
+    tasks, _, overall, interval = summarise(values, labels)
+    found = {"images": len(values), "overall": overall, "interval": list(interval), "tasks": tasks}
+    if dense is not None and len(dense[0]) >= len(values):  # fewer pictures are the first of more
+        _, _, change, spread = summarise(values - dense[0][: len(values)], labels)
+        found |= {"difference": change, "difference_interval": list(spread)}
+    return found
+
+
+def _loss(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[str, Any]:
+    """The paired validation loss above dense, in all and by the time of the example."""
+    changes, times = [], None
+    for seed in row.seeds:
+        name = f"loss-{row.name}-{seed}"
+        if result_of(folder, jobs[name]) is None:
+            return {}
+        kept = json.loads((folder / "losses" / f"{row.name}-{seed}.json").read_text(encoding="utf-8"))
+        times = np.array(kept["times"])
+        changes.append(np.array(kept["losses"][str(budget)]) - np.array(kept["losses"]["dense"]))
+    change = np.mean(changes, axis=0)
+    by_time = []
+    for low, high in pairwise(TIME_EDGES):
+        inside = (times >= low) & (times < high)
+        by_time.append(float(change[inside].mean()) if inside.any() else None)
+    interval = percentile_interval(resampled_means(change, ["all"] * len(change))["all"])
+    return {
+        "loss_difference": float(change.mean()),
+        "loss_interval": list(interval),
+        "loss_by_time": by_time,
+        "loss_examples": len(change),
+        "loss_by_seed": [float(one.mean()) for one in changes],
+    }
+
+
+def _speed(folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[str, Any]:
+    result = result_of(folder, jobs[f"time-{row.name}"])
+    if result is None:
+        return {}
+    one = next(one for one in result["rows"] if one["budget"] == budget)
+    return {"speedup": one["speedup"], "analytic_speedup": one["analytic_speedup"]}
+
+
+def table(values: dict[str, Any]) -> str:
+    """Markdown, in the layout of the paper's Table 1: budgets from rich to lean, each with every method."""
+    head = ["method", "R", "speed", "analytic", *(task.replace("_", " ") for task in TASKS), "overall", "minus dense"]
+    head += ["loss minus dense"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for one in values["dense"][:1]:
+        tasks = [_percent(one["tasks"].get(task)) for task in TASKS]
+        cells = ["dense", "", "1.00x", "1.00x", *tasks, _percent(one["overall"], one["interval"]), "", ""]
+        lines.append("| " + " | ".join(cells) + " |")
+    for row in sorted(values["rows"], key=lambda row: -row["budget"]):
+        tasks = [_percent(row.get("tasks", {}).get(task)) for task in TASKS]
+        speeds = [f"{row[name]:.2f}x" if name in row else "" for name in ("speedup", "analytic_speedup")]
+        overall = _percent(row.get("overall"), row.get("interval"))
+        minus = _points(row.get("difference"), row.get("difference_interval"), 100, 1)
+        loss = _points(row.get("loss_difference"), row.get("loss_interval"), 1, 4)
+        budget = f"{row['budget']}" + ("" if row["seen"] else " (unseen)")
+        lines.append("| " + " | ".join([row["title"], budget, *speeds, *tasks, overall, minus, loss]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _percent(value: float | None, interval: list[float] | None = None) -> str:
+    if value is None:
+        return ""
+    spread = "" if interval is None else f" ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
+    return f"{100 * value:.1f}{spread}"
+
+
+def _points(value: float | None, interval: list[float] | None, scale: float, digits: int) -> str:
+    if value is None:
+        return ""
+    low, high = (f"{scale * edge:+.{digits}f}" for edge in interval)
+    return f"{scale * value:+.{digits}f} ({low} to {high})"

@@ -1,0 +1,280 @@
+"""The study: what it plans, how it runs and resumes, and what it reports."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rti.scenes import TASKS
+from rti.study.figures import draw_figures
+from rti.study.plan import Job, Row, Study, plan, read_study
+from rti.study.report import collect, table
+from rti.study.run import result_of, run_jobs
+from test_cli import run, run_json
+from tiny import refused, save_jit
+
+ROWS = [
+    {
+        "name": "ours",
+        "title": "ours",
+        "settings": {"cuts": "merge", "cuts_from": "estimate"},
+        "seeds": [0, 1],
+        "images": {"8": 6, "16": 12},
+        "steps_at": {"8": [2]},
+    },
+    {"name": "raster", "title": "raster", "group": "order", "settings": {"order": "raster"}},
+    {"name": "skip", "title": "token skip", "reduction": "token-skip", "images": {"16": 12}},
+]
+
+
+def write_study(folder: Path, **changes) -> Path:
+    backbone = save_jit(folder / "backbone", num_classes=56)
+    values = {
+        "model": str(backbone),
+        "budgets": [8, 16],
+        "unseen": [12],
+        "train": {"steps": 2, "batch": 4, "batch_per_device": 4, "core": [1, 3], "sample_every": 0, "warmup": 1},
+        "sample_steps": 3,
+        "dense_images": 12,
+        "dense_steps": [2],
+        "loss_examples": 8,
+        "passes": 1,
+        "rows": ROWS,
+    }
+    path = folder / "study.json"
+    path.write_text(json.dumps(values | changes))
+    return path
+
+
+# The plan.
+
+
+def test_every_row_is_trained_scored_and_timed_under_the_same_conditions(tmp_path):
+    study = read_study(write_study(tmp_path))
+    jobs = {job.name: job for job in plan(study, tmp_path)}
+    assert set(jobs) == {
+        *("pictures-dense-dense-3-steps", "pictures-dense-dense-2-steps"),
+        *("train-ours-0", "loss-ours-0", "pictures-ours-0-8-3-steps", "pictures-ours-0-16-3-steps"),
+        *("train-ours-1", "loss-ours-1", "pictures-ours-1-8-3-steps", "pictures-ours-1-16-3-steps"),
+        *("pictures-ours-0-8-2-steps", "pictures-ours-1-8-2-steps", "time-ours"),
+        *("train-raster-0", "loss-raster-0", "time-raster"),
+        *("train-skip-0", "loss-skip-0", "pictures-skip-0-16-3-steps", "time-skip"),
+    }
+    trained = [" ".join(jobs[f"train-{run}"].command) for run in ("ours-0", "ours-1", "raster-0", "skip-0")]
+    for command in trained:
+        for setting in ("--steps=2", "--batch=4", "--core=1,3", "--budgets=8,16", "--data scenes"):
+            assert setting in command
+    assert "--seed=1" in trained[1]
+    assert "--order=raster" in trained[2]
+    assert "--reduction token-skip" in trained[3]
+    losses = jobs["loss-ours-0"].command
+    assert losses[losses.index("--budget") + 1] == "dense,8,12,16"  # the unseen one as well
+    assert "dense,16" in jobs["loss-skip-0"].command  # it has no budget: one is enough
+    assert jobs["time-ours"].alone
+    assert jobs["time-ours"].needs == ("train-ours-0",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rows": []}, "row names"),
+        ({"rows": [ROWS[1], ROWS[1]]}, "raster, raster"),
+        ({"rows": [ROWS[1] | {"name": "dense"}]}, "dense"),
+        ({"rows": [ROWS[1] | {"name": "Ours!"}]}, "Ours!"),
+        ({"rows": [ROWS[1] | {"group": "other"}]}, "other"),
+        ({"rows": [ROWS[1] | {"seeds": []}]}, "seeds"),
+        ({"rows": [ROWS[1] | {"colour": "red"}]}, "colour"),
+        ({"rows": [{"name": "x"}]}, "title"),
+        ({"bugdets": [8]}, "bugdets"),
+    ],
+)
+def test_a_study_that_makes_no_sense_is_refused(tmp_path, changes, said):
+    with refused(said):
+        read_study(write_study(tmp_path, **changes))
+
+
+def test_a_file_that_is_no_study_is_refused(tmp_path, capsys):
+    (tmp_path / "a.json").write_text("[1]")
+    (tmp_path / "b.json").write_text("{")
+    for name in ("a.json", "b.json", "c.json"):
+        code, _, err = run(capsys, "study", tmp_path / name, "--output", tmp_path / "out")
+        assert (code, err.count("\n")) == (2, 1)
+        assert name in err
+    with refused("telepathy"):
+        plan(Study(model="x", rows=(Row(name="a", title="a", reduction="telepathy"),)), tmp_path)
+
+
+# Running.
+
+
+def info(name: str, *needs: str, model: str = "jit-b16", alone: bool = False) -> Job:
+    return Job(name, ("info", model, "--json"), needs, alone)
+
+
+def test_jobs_wait_for_what_they_need_and_fail_with_it(tmp_path):
+    jobs = [info("a"), info("b", "a"), info("bad", model="no-such-model"), info("after", "bad"), info("last", "after")]
+    failed = run_jobs(tmp_path, jobs, workers=2)
+    assert sorted(failed) == ["after", "bad", "last"]
+    assert result_of(tmp_path, jobs[1])["model"] == "jit-b16"
+    assert result_of(tmp_path, jobs[2]) is None
+    assert "no-such-model" in (tmp_path / "logs" / "bad.txt").read_text()
+    written = {name: (tmp_path / "jobs" / f"{name}.json").stat().st_mtime_ns for name in ("a", "b")}
+    assert written["a"] < written["b"]
+    run_jobs(tmp_path, jobs[:2])
+    assert written == {name: (tmp_path / "jobs" / f"{name}.json").stat().st_mtime_ns for name in ("a", "b")}
+
+
+def test_a_result_of_another_command_is_refused(tmp_path):
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "a.json").write_text(json.dumps({"command": ["info", "x"], "result": {}}))
+    with refused("another command", "info x"):
+        result_of(tmp_path, info("a"))
+    (tmp_path / "jobs" / "a.json").write_text("{")
+    with refused("damaged"):
+        result_of(tmp_path, info("a"))
+    with refused("nowhere"):
+        run_jobs(tmp_path, [info("b", "nowhere")])
+
+
+# The report, from hand-made results.
+
+
+@pytest.fixture
+def finished(tmp_path) -> tuple[Study, Path]:
+    """A study of which every job is done, with results that can be checked by hand."""
+    study = read_study(write_study(tmp_path))
+    for job in plan(study, tmp_path):
+        kind, _, rest = job.name.partition("-")
+        result: dict = {}
+        if kind == "pictures":
+            budgets = job.command[job.command.index("--budget") + 1].split(",")
+            count = int(job.command[job.command.index("--images") + 1])
+            right = 1.0 if rest.startswith("dense") else 0.0 if rest.startswith("ours-1") else 0.5
+            pictures = [
+                {"task": TASKS[i % 6], "correct": {b: (i // 6) < 2 * right for b in budgets}} for i in range(count)
+            ]
+            target = tmp_path / "pictures" / rest / "results.json"
+            target.parent.mkdir(parents=True)
+            target.write_text(json.dumps({"pictures": pictures}))
+        elif kind == "loss":
+            budgets = job.command[job.command.index("--budget") + 1].split(",")
+            worse = 0.3 if rest.startswith("ours-1") else 0.1
+            times = [0.1, 0.3, 0.5, 0.7] * 2
+            losses = {b: [1 + (0 if b == "dense" else worse * (1 + (t > 0.6))) for t in times] for b in budgets}
+            target = tmp_path / "losses" / f"{rest}.json"
+            target.parent.mkdir(exist_ok=True)
+            target.write_text(json.dumps({"times": times, "losses": losses}))
+        elif kind == "time":
+            budgets = [int(b) for b in job.command[job.command.index("--budgets") + 1].split(",")]
+            result = {"rows": [{"budget": b, "speedup": 32 / b, "analytic_speedup": 40 / b} for b in budgets]}
+        (tmp_path / "jobs").mkdir(exist_ok=True)
+        (tmp_path / "jobs" / f"{job.name}.json").write_text(
+            json.dumps({"command": list(job.command), "seconds": 1, "result": result})
+        )
+    return study, tmp_path
+
+
+def test_results_are_means_over_seeds_paired_with_dense(finished):
+    study, folder = finished
+    values = collect(study, folder)
+    assert values["done"] == values["jobs"] == len(plan(study, folder))
+    assert [one["overall"] for one in values["dense"]] == [1.0, 1.0]
+    ours = {row["budget"]: row for row in values["rows"] if row["name"] == "ours"}
+    assert set(ours) == {8, 12, 16}
+    assert ours[16]["images"] == 12
+    assert ours[16]["overall"] == pytest.approx(0.25)  # half of the first seed's, none of the second's
+    assert ours[16]["difference"] == pytest.approx(-0.75)
+    assert ours[8]["images"] == 6  # the first six of the dense ones are their pairs
+    assert ours[8]["difference"] == pytest.approx(-0.5)
+    assert "overall" not in ours[12]
+    assert not ours[12]["seen"]
+    assert ours[8]["by_steps"][0]["steps"] == 2
+    assert ours[8]["loss_by_seed"] == pytest.approx([0.125, 0.375])
+    assert ours[8]["loss_difference"] == pytest.approx(0.25)
+    assert ours[8]["loss_by_time"] == pytest.approx([0.2, 0.2, 0.2, 0.4])
+    assert ours[8]["speedup"] == 4.0
+    skip = [row for row in values["rows"] if row["name"] == "skip"]
+    assert [row["budget"] for row in skip] == [16]
+
+
+def test_a_row_of_which_nothing_is_done_is_left_out(finished):
+    study, folder = finished
+    for path in (folder / "jobs").glob("*raster*"):
+        path.unlink()
+    values = collect(study, folder)
+    assert "raster" not in {row["name"] for row in values["rows"]}
+    assert values["done"] == values["jobs"] - 3
+
+
+def test_the_table_has_every_row_from_rich_to_lean(finished):
+    study, folder = finished
+    lines = table(collect(study, folder)).splitlines()
+    titles = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert len({len(line) for line in titles}) == 1
+    assert titles[2][:3] == ["dense", "", "1.00x"]
+    assert [line[:3] for line in titles[3:]] == [
+        ["ours", "16", "2.00x"],
+        ["raster", "16", "2.00x"],
+        ["token skip", "16", "2.00x"],
+        ["ours", "12 (unseen)", "2.67x"],
+        ["raster", "12 (unseen)", "2.67x"],
+        ["ours", "8", "4.00x"],
+        ["raster", "8", "4.00x"],
+    ]
+    ours = titles[3]
+    assert ours[-3].startswith("25.0 (")
+    assert ours[-2].startswith("-75.0 (")
+    assert ours[-1].startswith("+0.2500 (")
+
+
+def test_the_figures_are_drawn_and_nothing_is_drawn_of_nothing(finished):
+    study, folder = finished
+    drawn = draw_figures(collect(study, folder), folder / "figures")
+    assert {path.stem for path in drawn} == {
+        *("quality-against-speed", "elastic", "orders", "loss-by-time", "steps-or-tokens"),
+    }
+    assert {path.suffix for path in drawn} == {".png", ".svg"}
+    assert all(path.stat().st_size > 2000 for path in drawn)
+    assert draw_figures({"dense": [], "rows": []}, folder / "empty") == []
+
+
+# The whole of it.
+
+
+def test_a_tiny_study_runs_is_interrupted_and_goes_on(tmp_path, capsys):
+    """Two rows on a tiny model, by the command; terminated in the middle of it, then finished."""
+    rows = [ROWS[0] | {"seeds": [0], "images": {"8": 6}, "steps_at": {}}, ROWS[2]]
+    path = write_study(tmp_path, rows=rows, dense_steps=[], unseen=[])
+    output = tmp_path / "out"
+    command = [sys.executable, "-m", "rti", "study", str(path), "--output", str(output)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while not list(output.glob("jobs/*.json")) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 130
+    done = {one.name: one.stat().st_mtime_ns for one in output.glob("jobs/*.json")}
+    assert 0 < len(done) < 9
+    values = run_json(capsys, "study", path, "--output", output)
+    assert (values["done"], values["jobs"], values["failed"]) == (9, 9, [])
+    for name, when in done.items():
+        assert (output / "jobs" / name).stat().st_mtime_ns == when  # not done again
+    results = json.loads((output / "results.json").read_text())
+    rows = {(row["name"], row["budget"]): row for row in results["rows"]}
+    assert set(rows) == {("ours", 8), ("ours", 16), ("skip", 16)}
+    assert rows["ours", 8]["images"] == 6
+    assert np.isfinite(rows["skip", 16]["loss_difference"])
+    assert rows["skip", 16]["speedup"] > 0
+    assert (output / "table.md").read_text().count("\n") == 6
+    code, out, _ = run(capsys, "study", path, "--output", output, "--dry-run", "--only", "skip")
+    assert code == 0
+    assert out.count("done: rti ") == 5
+    code, _, err = run(capsys, "study", path, "--output", output, "--only", "nobody")
+    assert (code, "nobody" in err) == (2, True)
