@@ -209,7 +209,7 @@ def test_help_answers_without_importing_torch():
 
 
 def test_every_command_teaches_its_options(capsys):
-    for command in ("sample", "regions", "info", "flops"):
+    for command in ("sample", "regions", "info", "flops", "bench", "study", "demo"):
         code, out, _ = run(capsys, command, "--help")
         assert code == 0
         assert "--json" in out

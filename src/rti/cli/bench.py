@@ -36,6 +36,9 @@ def bench(
     passes: int = typer.Option(3, help="How often each row is timed, in turn with all others; the median counts."),
     warmup: int = typer.Option(1, help="Passes before those."),
     compile: bool = typer.Option(False, "--compile", help="Compile the blocks, dense and at every budget alike."),
+    int8: bool = typer.Option(
+        False, "--int8", help="The blocks' linear layers in int8, dense and at every budget alike."
+    ),
     reference: bool = typer.Option(False, "--reference", help="Also time dense with its attention written out."),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
     device: str = typer.Option("auto", help=DEVICE_HELP),
@@ -66,10 +69,13 @@ def bench(
         torch.set_num_threads(threads)
     texts = [None if text == "full" else parse_budget(text) for text in (text_budget or "full").split(",")]
     dense, models, default = _load(model, adapter, reductions, setting or [], span(core), init, dtype, device, texts)
-    if compile:
-        for module in (dense, *(one.backbone for one in models.values())):
-            for block in module.repeated_blocks():
-                block.compile()
+    for module in (dense, *(one.backbone for one in models.values())):
+        if int8:
+            from rti.int8 import quantise
+
+            quantise(module)
+        for block in module.repeated_blocks() if compile else ():
+            block.compile()
     result = run_benchmark(
         dense,
         models,
@@ -93,6 +99,7 @@ def bench(
         "device": str(dense.device),
         "threads": torch.get_num_threads(),
         "compile": compile,
+        "int8": int8,
         "passes": passes,
         "torch": torch.__version__,
         "gemm_gflops": round(result.gemm / 1e9, 1),
@@ -154,7 +161,11 @@ def _load(
 def _show(values: dict[str, Any]) -> None:
     what = f"{values['steps']} steps" if values["steps"] else "one guided forward pass"
     title = f"{values['benchmark']}: {what}, batch {values['batch']}, {values['dtype']}, {values['device']}, "
-    title += f"{values['threads']} threads, median of {values['passes']}" + (", compiled" if values["compile"] else "")
+    title += (
+        f"{values['threads']} threads, median of {values['passes']}"
+        + (", compiled" if values["compile"] else "")
+        + (", int8" if values["int8"] else "")
+    )
     several = len({row["model"] for row in values["rows"] if row["budget"] != "dense"}) > 1
     cells = []
     for row in values["rows"]:

@@ -49,6 +49,7 @@ def scenes(
     ),
     device: str = typer.Option("auto", help=DEVICE_HELP),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
+    int8: bool = typer.Option(False, "--int8", help="The blocks' linear layers in int8, on a CPU, dense as well."),
     json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
 ) -> None:
     """SceneEval: GenEval's protocol on the scenes world, judged exactly.
@@ -77,6 +78,7 @@ def scenes(
     beside = {
         "guidance_budget": None if guidance_budget is None else parse_budget(guidance_budget),
         "text_budget": None if text_budget is None else parse_budget(text_budget),
+        "int8": int8,
     }
     results = evaluate_scenes(
         pipe,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -56,6 +57,7 @@ def evaluate_scenes(
     guidance: float | None = None,
     guidance_budget: Budget = None,
     text_budget: Budget = None,
+    int8: bool = False,
     batch: int = 60,
     progress: bool = True,
 ) -> list[SceneResult]:
@@ -65,7 +67,7 @@ def evaluate_scenes(
     a number of regions or a share; None is the frozen backbone without adapter. `split` "train" has the combinations of
     the training pictures, "held-out" those they never show, "all" both; prompts come from `seed` by a random stream of
     their own, and fewer images are the first of more. What is not given is as the model samples by itself.
-    `guidance_budget` and `text_budget` go with every budget, not with dense.
+    `guidance_budget` and `text_budget` go with every budget, not with dense; `int8` with all, see rti.int8.
     A class-conditional model draws the world's classes, one object each; they know no split.
     """
     if isinstance(model, Pipeline) and text_encoder is not None:
@@ -85,16 +87,15 @@ def evaluate_scenes(
             bar.set_description("dense" if budget is None else f"R = {budget}")
             started = time.perf_counter()
             parts = []
-            with _lora_merged(pipe.elastic if budget is not None else None):
+            with _drawing(pipe, budget, int8) as drawing:
                 for first in range(0, images, batch):
                     some = range(first, min(first + batch, images))
-                    drawn = pipe(
+                    drawn = drawing(
                         [subjects[index] for index in some],
                         generator=[noise_generator(seed, index) for index in some],
                         budget=budget,
                         guidance_budget=None if budget is None else guidance_budget,
                         text_budget=None if budget is None else text_budget,
-                        dense=budget is None,
                         num_inference_steps=steps,
                         guidance_scale=guidance,
                         output_type="pt",
@@ -119,16 +120,25 @@ def _compare(result: SceneResult, dense: SceneResult | None) -> SceneResult:
 
 
 @contextmanager
-def _lora_merged(model: ElasticModel | None) -> Iterator[None]:
-    """The LoRA folded in, which is faster, and afterwards as it was: a model in training goes on training."""
-    merged = model is None or model.merged
-    if not merged:
-        model.merge()
-    try:
-        yield
-    finally:
-        if not merged:
-            model.unmerge()
+def _drawing(pipe: Pipeline, budget: int | None, int8: bool) -> Iterator[Pipeline]:
+    """The pipeline that draws at a budget: the frozen backbone alone, or the model with its LoRA folded in.
+
+    Afterwards the model is as it was: one in training goes on training.
+    """
+    model = pipe.elastic
+    with ExitStack() as stack:
+        if model is not None and budget is None:
+            if pipe.backbone.conditioned_on == "text":
+                _ = pipe.text_encoder  # loaded once, for all
+            pipe = copy.copy(pipe)
+            pipe.model = stack.enter_context(model.dense())
+        elif model is not None and not model.merged:
+            stack.callback(model.merge().unmerge)
+        if int8:
+            from rti.int8 import quantise
+
+            stack.enter_context(quantise(pipe.backbone))
+        yield pipe
 
 
 def check_model(backbone: Backbone) -> None:

@@ -1,0 +1,62 @@
+"""Linear layers in int8 on a CPU: weights once and by output channel, activations as they come."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import nn
+
+from rti.backbones.base import Backbone
+from rti.errors import InputError
+
+
+class Quantised:
+    """The blocks of a backbone in int8, until `undo`; also a context manager that undoes it at its end."""
+
+    def __init__(self, originals: list[tuple[nn.Module, str, nn.Module]]):
+        self.originals = originals
+
+    def undo(self) -> None:
+        """Put the layers back that were there before, untouched."""
+        for parent, name, layer in self.originals:
+            setattr(parent, name, layer)
+        self.originals = []
+
+    def __enter__(self) -> Quantised:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.undo()
+
+
+def quantise(backbone: Backbone) -> Quantised:
+    """Run the linear layers of the blocks in int8. Patches in, patches out, norms and attention stay as they are.
+
+    For inference on a CPU in float32, after a LoRA has been merged; nothing trains through it.
+    """
+    if backbone.device.type != "cpu" or backbone.dtype != torch.float32:
+        raise InputError(f"int8 needs a float32 model on a CPU; this one is {backbone.dtype} on {backbone.device}")
+    originals = []
+    for block in backbone.repeated_blocks():
+        for module in list(block.modules()):
+            for name, child in list(module.named_children()):
+                if type(child) is nn.Linear:
+                    originals.append((module, name, child))
+                elif "lora" in type(child).__module__:
+                    raise InputError("int8 needs the LoRA folded in first: model.merge()")
+    if not originals:
+        raise InputError("no linear layer to run in int8; is the model in int8 already?")
+    for parent, name, layer in originals:
+        setattr(parent, name, _in_int8(layer))
+    return Quantised(originals)
+
+
+def _in_int8(layer: nn.Linear) -> nn.Module:
+    from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch announces a successor elsewhere
+        holder = nn.Sequential(layer).eval()
+        holder = quantize_dynamic(holder, {nn.Linear: per_channel_dynamic_qconfig}, dtype=torch.qint8)
+    return holder[0]
