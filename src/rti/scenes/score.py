@@ -9,11 +9,9 @@ import numpy as np
 
 from rti.errors import InputError
 from rti.scenes.detect import detect
-from rti.scenes.intervals import RESAMPLES, percentile_interval, resampled_means
+from rti.scenes.intervals import RESAMPLES, Interval, summarise
 from rti.scenes.judge import judge
 from rti.scenes.world import TASKS, Scene
-
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +77,7 @@ def _summary(
     values: np.ndarray, scenes: Sequence[Scene], resamples: int, seed: int
 ) -> tuple[dict[str, float], dict[str, Interval], float, Interval]:
     """Task means, their intervals, the mean of the task means, its interval (bootstrap stratified by task)."""
-    labels = [scene.task for scene in scenes]
-    present = [task for task in TASKS if task in labels]
-    means = {task: float(values[[label == task for label in labels]].mean()) for task in present}
-    samples = resampled_means(values, labels, resamples, seed)
-    intervals = {task: percentile_interval(samples[task]) for task in present}
-    overall = percentile_interval(np.mean([samples[task] for task in present], axis=0))
-    return means, intervals, float(np.mean(list(means.values()))), overall
+    found = summarise(values, [scene.task for scene in scenes], resamples, seed)
+    present = [task for task in TASKS if task in found.means]
+    means, intervals = ({task: some[task] for task in present} for some in (found.means, found.intervals))
+    return means, intervals, found.overall, found.interval
