@@ -23,6 +23,7 @@ TASKS = {
     "color_attr": "att",
 }
 METRICS = {"clip": ("CLIP", 2), "pick": ("Pick", 2), "imagereward": ("IR", 2), "fid": ("FID", 2), "is": ("IS", 1)}
+_WIDTH = 160
 
 
 @one_line_warnings()
@@ -71,7 +72,8 @@ def _show(rows: list[Row]) -> None:
             if change.interval is not None:
                 shown[1] = " to ".join(f"{scale * side:+.{digits}f}" for side in change.interval)
             changes.append([str(row.path), "GenEval" if metric == "geneval" else METRICS[metric][0], *shown])
-    show_table(f"Compared with {rows[0].path}; ± is half the 95 % interval of the paired difference", heads, lines)
+    title = f"Compared with {rows[0].path}; ± is half the 95 % interval of the paired difference"
+    show_table(title, heads, lines, width=max(_WIDTH, len(title)))  # a table of 14 columns is not to be folded
     show_table(f"Minus {rows[0].path}, paired", ("row", "metric", "difference", "95 % interval"), changes)
 
 
