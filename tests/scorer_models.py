@@ -9,7 +9,7 @@ import torch
 
 # One prompt for each of GenEval's tasks, none of them GenEval's own.
 LINES = [
-    {"tag": "single_object", "include": [{"class": "dog", "count": 1}], "prompt": "one dog"},
+    {"tag": "single_object", "include": [{"class": "dog", "count": 1}], "prompt": "a single dog"},
     {
         "tag": "two_object",
         "include": [{"class": "dog", "count": 1}, {"class": "kite", "count": 1}],

@@ -74,7 +74,8 @@ def _show(rows: list[Row]) -> None:
             changes.append([str(row.path), "GenEval" if metric == "geneval" else METRICS[metric][0], *shown])
     title = f"Compared with {rows[0].path}; ± is half the 95 % interval of the paired difference"
     show_table(title, heads, lines, width=max(_WIDTH, len(title)))  # a table of 14 columns is not to be folded
-    show_table(f"Minus {rows[0].path}, paired", ("row", "metric", "difference", "95 % interval"), changes)
+    width = _WIDTH + max(len(str(row.path)) for row in rows)
+    show_table(f"Minus {rows[0].path}, paired", ("row", "metric", "difference", "95 % interval"), changes, width)
 
 
 def _tasks(row: Row) -> dict[str, float]:
