@@ -333,7 +333,7 @@ BAD_INPUT = {
     "a reference that is not there": (("score", "fid", ".", "--reference", "x.npz"), "x.npz"),
     "an unknown metric": (("score", "beauty", "."), "beauty"),
     "one folder": (("compare", "run"), "reference"),
-    "folders that are none": (("compare", ".", "run"), "rti generate"),
+    "folders that are none": (("compare", "run/scores", "run"), "rti generate"),
     "a device that is not there": (("score", "clip", "run", "--device", "quantum"), "quantum"),
     "a model that is not there": (("score", "clip", "run", "--model", "./nowhere"), "nowhere"),
     "features of too few pictures": (("score", "is", "run", "--features", "some.npy"), "3 pictures"),

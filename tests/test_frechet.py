@@ -193,8 +193,11 @@ def test_pictures_of_a_folder_are_found_in_order_without_hidden_ones(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     assert [path.relative_to(tmp_path).as_posix() for path in pictures_in(tmp_path)] == ["a/1.png", "b/2.png", "c.jpg"]
-    with refused("no pictures"):
+    with refused("no folder"):
         pictures_in(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with refused("no pictures"):
+        pictures_in(tmp_path / "empty")
 
 
 def test_without_the_packages_the_error_says_what_to_do(tmp_path, monkeypatch):
@@ -211,3 +214,60 @@ def test_without_the_packages_the_error_says_what_to_do(tmp_path, monkeypatch):
         extract(files, "clean-fid", True, 8, "cpu")
     with refused("resnet", "clean-fid, torch-fidelity"):
         extract(files, "resnet", False, 8, "cpu")
+
+
+def mean_colours(pixels):
+    return pixels.double().mean(dim=(2, 3)).float()
+
+
+@pytest.fixture
+def packages(monkeypatch):
+    """Stand-ins for the two packages with a network of ours: what is asked of them, and in which order."""
+    import sys
+    from types import ModuleType
+
+    class Extractor(torch.nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.scale = {"2048": 1.0, "logits_unbiased": 2.0}[layer]
+
+        def forward(self, pixels):
+            assert pixels.dtype == torch.uint8 and pixels.shape[1] == 3
+            return (self.scale * mean_colours(pixels),)
+
+    def create_feature_extractor(name, list_features, cuda=True, **_):
+        assert name == "inception-v3-compat" and not cuda
+        return Extractor(*list_features)
+
+    def get_files_features(l_files, model=None, num_workers=12, batch_size=128, device=None, mode="clean"):
+        assert mode == "clean"
+        pixels = [torch.from_numpy(np.array(Image.open(file))).permute(2, 0, 1)[None] for file in l_files]
+        return torch.cat([model(one) for one in pixels]).numpy()
+
+    def add(name, **functions):
+        module = ModuleType(name)
+        vars(module).update(functions)
+        monkeypatch.setitem(sys.modules, name, module)
+
+    add("torch_fidelity"), add("torch_fidelity.utils", create_feature_extractor=create_feature_extractor)
+    add("cleanfid"), add("cleanfid.fid", get_files_features=get_files_features)
+    build = lambda mode, device, use_dataparallel: mean_colours  # noqa: E731
+    add("cleanfid.features", build_feature_extractor=build)
+
+
+@pytest.mark.parametrize("sizes", [[(4, 6)] * 5, [(4, 6), (5, 5), (4, 6), (8, 3), (2, 2)]])
+def test_extractors_see_every_picture_in_order_whatever_the_batch_and_the_sizes(packages, tmp_path, sizes):
+    rng = np.random.default_rng(0)
+    expected = []
+    for index, size in enumerate(sizes):
+        pixels = rng.integers(0, 256, (*size, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{index}.png")
+        expected.append(pixels.mean(axis=(0, 1)))
+    files = pictures_in(tmp_path)
+    for extractor, logits, scale in (
+        ("clean-fid", False, 1),
+        ("torch-fidelity", False, 1),
+        ("torch-fidelity", True, 2),
+    ):
+        found = extract(files, extractor, logits, 2, "cpu")
+        assert np.allclose(found, scale * np.array(expected), atol=1e-3)

@@ -20,7 +20,7 @@ from rti.cli import main
 from rti.cli.generate import generate
 from rti.evaluation import evaluate_scenes
 from rti.evaluation.scenes import noise_generator
-from rti.generation import DrawSettings, Generation, Shard, picture_seed
+from rti.generation import Generation, GenerationSettings, Shard, picture_seed
 from rti.images import to_uint8
 from rti.picture_folder import PictureFolder, images_per_second, is_whole
 from rti.scenes.encoder import WordEncoder
@@ -31,7 +31,7 @@ from tiny import CORE, DATA, randomise_trainable, refused, save_minit2i
 
 TEXT = dict(prompt_length=12, txt_input_size=12, noise_scale=1.0, guidance_scale=2.0)
 CONFIG = rti.RegionConfig(core=CORE, cuts="merge", cuts_from="estimate", lora_rank=2, lora_alpha=2)
-QUICK = DrawSettings(steps=2, seed=5)
+QUICK = GenerationSettings(steps=2, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def pipe(adapter):
 
 
 def settings(**changes):
-    return DrawSettings(**vars(QUICK) | changes)
+    return GenerationSettings(**vars(QUICK) | changes)
 
 
 def contents(folder):
@@ -103,7 +103,7 @@ def test_a_generation_of_scenes_is_judged_like_rti_eval_scenes(tmp_path):
     """The same prompts, noise and detector: verdicts agree, although pictures were rounded and written to files."""
     pipe = rti.Pipeline.from_pretrained("scenes", merge=False)
     prompts = open_prompts("scenes", 12, seed=7)
-    Generation(pipe, prompts, tmp_path, DrawSettings(steps=3, guidance=1.0, seed=7)).run(batch=12, progress=False)
+    Generation(pipe, prompts, tmp_path, GenerationSettings(steps=3, guidance=1.0, seed=7)).run(batch=12, progress=False)
     [expected] = evaluate_scenes(pipe, images=12, seed=7, steps=3, guidance=1.0, progress=False)
     folder = PictureFolder.open(tmp_path)
     score = score_folder(folder, "geneval", GenEvalScorer(SceneDetector()), {}, by_group=True, progress=False)
@@ -178,7 +178,7 @@ def test_a_geneval_folder_is_as_its_own_evaluation_expects_it(pipe, tmp_path):
 def test_class_labels_are_drawn_by_a_class_conditional_model(tmp_path):
     pipe = rti.Pipeline.from_pretrained(DATA / "jit-tiny")
     prompts = open_prompts("classes", 7, classes=pipe.backbone.config.num_classes)
-    Generation(pipe, prompts, tmp_path, DrawSettings(steps=1)).run(progress=False)
+    Generation(pipe, prompts, tmp_path, GenerationSettings(steps=1)).run(progress=False)
     names = sorted(path.name for path in tmp_path.glob("*.png"))
     assert names == [f"{index:05d}.png" for index in range(7)]
     labels = [entry.prompt for entry in PictureFolder.open(tmp_path).entries]

@@ -44,7 +44,7 @@ SEEDS = 2**32  # more would share pictures: two words would go into the sequence
 
 
 @dataclass(frozen=True)
-class DrawSettings:
+class GenerationSettings:
     """How each picture is drawn; None is as the model samples by itself, a budget of None the frozen backbone."""
 
     budget: Budget = None
@@ -103,7 +103,7 @@ def picture_seed(seed: int, index: int, number: int = 0) -> int:
 class Generation:
     """A folder to be drawn by a model. `names` go into the manifest: the model and the adapter as a user typed them.
 
-    Generation(pipe, open_prompts("geneval"), "runs/dense/geneval", DrawSettings()).run(batch=16)
+    Generation(pipe, open_prompts("geneval"), "runs/dense/geneval", GenerationSettings()).run(batch=16)
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class Generation:
         pipe: Pipeline,
         prompts: PromptSet,
         folder: str | Path,
-        settings: DrawSettings | None = None,
+        settings: GenerationSettings | None = None,
         names: dict[str, Any] | None = None,
     ):
         self.pipe, self.prompts, self.folder = pipe, prompts, Path(folder)
-        self.settings = settings or DrawSettings()
+        self.settings = settings or GenerationSettings()
         self.images = self.settings.images or prompts.images
         self.budget = self._budget()
         self.manifest = self._manifest(names or {})
@@ -181,12 +181,10 @@ class Generation:
 
     def _begin(self) -> None:
         """The manifest, then the prompts. Every process writes the same, whoever is first."""
-        for name, text in (
-            (MANIFEST, json.dumps(self.manifest, indent=1) + "\n"),
-            (PROMPTS, entries_text(self.entries)),
-        ):
-            if not (self.folder / name).is_file():
-                write_whole(self.folder / name, text)
+        if not check_manifest(self.folder, self.manifest):  # another command may have begun there by now
+            write_whole(self.folder / MANIFEST, json.dumps(self.manifest, indent=1) + "\n")
+        if not (self.folder / PROMPTS).is_file():
+            write_whole(self.folder / PROMPTS, entries_text(self.entries))
         self.begun = True
 
     def _write_metadata(self, prompt: Prompt) -> None:

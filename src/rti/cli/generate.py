@@ -58,11 +58,11 @@ def generate(
 
     from rti.benchmarks import open_prompts
     from rti.budget import parse_budget
-    from rti.generation import DrawSettings, Generation, Shard
+    from rti.generation import Generation, GenerationSettings, Shard
     from rti.picture_folder import images_per_second
 
     shard = Shard.of_environment()
-    settings = DrawSettings(
+    settings = GenerationSettings(
         budget=parse_budget(budget),
         guidance_budget=None if guidance_budget is None else parse_budget(guidance_budget),
         text_budget=None if text_budget is None else parse_budget(text_budget),

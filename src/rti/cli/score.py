@@ -211,11 +211,14 @@ def _device(device: str) -> str:
 def _features(
     folder: Path, features: Path | None, extractor: str, logits: bool, keep: Path | None, batch: int, device: str
 ) -> Any:
+    from rti.picture_folder import MANIFEST, PictureFolder
     from rti.scorers.features import extract, pictures_in, read_features, save
 
-    files = pictures_in(folder) if folder.is_dir() else []
-    if not files:
-        raise InputError(f"{folder} is no folder")
+    if (folder / MANIFEST).is_file():  # then the pictures it lists and no others, all of them
+        pictures = PictureFolder.open(folder)
+        files = sorted(pictures.file(entry, number) for entry, number in pictures.pictures)
+    else:
+        files = pictures_in(folder)
     found = read_features(features) if features else extract(files, extractor, logits, batch, _device(device))
     if len(found) != len(files):
         raise InputError(f"{features} holds features of {len(found)} pictures, but {folder} has {len(files)}")

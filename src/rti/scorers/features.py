@@ -19,6 +19,8 @@ _NEEDED = "pip install 'region-tokens[fid]' beside a torchvision that fits your 
 
 def pictures_in(folder: Path) -> list[Path]:
     """All pictures of a folder and its folders, in order; hidden ones are what a killed run left."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder")
     files = (path for path in folder.rglob("*") if path.suffix.lower() in PICTURES and not path.name.startswith("."))
     found = sorted(files)
     if not found:
@@ -129,9 +131,11 @@ def _torch_fidelity(files: Sequence[Path], logits: bool, batch: int, device: str
     parts = []
     for first in tqdm(range(0, len(files), batch), desc="features", unit="batch"):
         arrays = [np.array(open_image(file)) for file in files[first : first + batch]]
-        pixels = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous()
-        with torch.no_grad():
-            parts.append(model(pixels.to(device))[0].float().cpu().numpy())
+        alike = len({array.shape for array in arrays}) == 1  # real pictures may come in many sizes
+        for some in [arrays] if alike else [[array] for array in arrays]:
+            pixels = torch.from_numpy(np.stack(some)).permute(0, 3, 1, 2).contiguous()
+            with torch.no_grad():
+                parts.append(model(pixels.to(device))[0].float().cpu().numpy())
     return np.concatenate(parts)
 
 
