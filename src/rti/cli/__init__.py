@@ -9,15 +9,18 @@ import typer
 
 from rti import __version__
 from rti.cli.bench import bench
+from rti.cli.compare import compare
 from rti.cli.demo import demo
 from rti.cli.encode import encode
 from rti.cli.eval import evaluations
+from rti.cli.generate import generate
 from rti.cli.info import flops, info
 from rti.cli.output import show_error
 from rti.cli.pretrain import pretrain
 from rti.cli.regions import regions
 from rti.cli.sample import sample
 from rti.cli.scenes import scenes
+from rti.cli.score import scores
 from rti.cli.study import study
 from rti.cli.train import train
 from rti.errors import InputError
@@ -39,6 +42,9 @@ for command in (demo, sample, regions, info, flops, bench, study, encode, scenes
 for command in (train, pretrain):
     app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(command)
 app.add_typer(evaluations, name="eval")
+for command in (generate, compare):
+    app.command()(command)
+app.add_typer(scores, name="score")
 
 
 def _version(show: bool) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 from rti.errors import InputError
 
 
-def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table; numbers are right-aligned."""
+def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None = None) -> None:
+    """Print a table; numbers are right-aligned. It fits the terminal, unless a width is given."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -23,7 +23,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_text(value) for value in row))
-    console = Console()
+    console = Console(width=width)
     console.print(title, style="bold", highlight=False)
     console.print(table)
     console.print()

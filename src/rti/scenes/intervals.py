@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,16 @@ from rti.errors import InputError
 
 RESAMPLES = 2000
 LEVEL = 0.95
+Interval = tuple[float, float]
+
+
+class Summary(NamedTuple):
+    """The mean of each stratum, its interval, the unweighted mean of those means, and its interval."""
+
+    means: dict[Hashable, float]
+    intervals: dict[Hashable, Interval]
+    overall: float
+    interval: Interval
 
 
 def resampled_means(
@@ -33,3 +44,13 @@ def percentile_interval(samples: np.ndarray, level: float = LEVEL) -> tuple[floa
     """The middle `level` of the samples: (low, high)."""
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def summarise(values: np.ndarray, strata: Sequence[Hashable], resamples: int = RESAMPLES, seed: int = 0) -> Summary:
+    """Means and intervals within and over the strata, which are listed in order of appearance."""
+    values = np.asarray(values, dtype=np.float64)
+    samples = resampled_means(values, strata, resamples, seed)
+    means = {stratum: float(values[[label == stratum for label in strata]].mean()) for stratum in samples}
+    intervals = {stratum: percentile_interval(drawn) for stratum, drawn in samples.items()}
+    overall = percentile_interval(np.mean(list(samples.values()), axis=0))
+    return Summary(means, intervals, float(np.mean(list(means.values()))), overall)

@@ -1,18 +1,37 @@
-"""GenEval's decision rule: does what was found in a picture satisfy the scene?"""
+"""GenEval's decision rule: does what was found in a picture satisfy what was asked for?
+
+The scenes world and GenEval itself (rti.scorers.geneval) are judged by the same lines.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from rti.scenes.detect import Detection
 from rti.scenes.words import PLURALS
-from rti.scenes.world import Requirement, Scene
+from rti.scenes.world import Requirement
 
 _NEAR = 0.1  # objects closer than this share of their sizes stand in no relation
 _CLEAR = 0.5  # least share of the distance that must point in the direction
+
+
+class Wanted(Protocol):
+    """What a picture must show (`include`) and must not show (`exclude`); a scene says so."""
+
+    include: tuple[Requirement, ...]
+    exclude: tuple[Requirement, ...]
+
+
+class Detection(Protocol):
+    """An object that was found. Its colour is asked for only where the requirement names one."""
+
+    shape: str  # its class
+    colour: str
+    box: tuple[float, float, float, float]  # left, top, right, bottom
+    centre: tuple[float, float]  # x, y
+    score: float
 
 
 class Verdict(NamedTuple):
@@ -37,7 +56,7 @@ def relative_positions(first: Detection, second: Detection) -> frozenset[str]:
     return frozenset(name for name, holds in directions.items() if holds)
 
 
-def judge(scene: Scene, detections: Sequence[Detection]) -> Verdict:
+def judge(wanted: Wanted, detections: Sequence[Detection]) -> Verdict:
     """Judge a picture by its detections.
 
     Every `include` must hold: of the best `count` objects of the shape all exist, have the colour, and stand in the
@@ -45,26 +64,28 @@ def judge(scene: Scene, detections: Sequence[Detection]) -> Verdict:
     """
     ranked = sorted(detections, key=lambda detection: -detection.score)
     groups: list[list[Detection]] = []
-    for requirement in scene.include:
+    for requirement in wanted.include:
         group = [found for found in ranked if found.shape == requirement.shape][: requirement.count]
         reason = _problem(requirement, group, groups)
         if reason:
             return Verdict(False, reason)
         groups.append(group)
-    for requirement in scene.exclude:
+    for requirement in wanted.exclude:
         number = sum(found.shape == requirement.shape for found in ranked)
         if number >= requirement.count:
             allowed = requirement.count - 1
-            return Verdict(False, f"expected at most {allowed} {PLURALS[requirement.shape]}, found {number}")
+            return Verdict(False, f"expected at most {allowed} {_plural(requirement.shape)}, found {number}")
     return Verdict(True, "")
 
 
 def _problem(requirement: Requirement, group: list[Detection], groups: list[list[Detection]]) -> str:
     """Why the group does not satisfy the requirement, or an empty string."""
-    name, plural = requirement.shape, PLURALS[requirement.shape]
+    name, plural = requirement.shape, _plural(requirement.shape)
     if len(group) < requirement.count:
         return f"expected {requirement.count} {name if requirement.count == 1 else plural}, found {len(group)}"
-    wrong = [found.colour for found in group if requirement.colour not in (None, found.colour)]
+    wrong = []
+    if requirement.colour is not None:
+        wrong = [found.colour for found in group if found.colour != requirement.colour]
     if wrong:
         return f"expected {requirement.colour} {name}, found {', '.join(wrong)}"
     if requirement.position is not None:
@@ -76,3 +97,7 @@ def _problem(requirement: Requirement, group: list[Detection], groups: list[list
                     seen = " and ".join(sorted(positions)) or "in no clear relation to"
                     return f"expected {name} {relation} {other.shape}, found it {seen} it"
     return ""
+
+
+def _plural(name: str) -> str:
+    return PLURALS.get(name, name)  # of a class of COCO the name itself: "expected 2 wine glass"

@@ -9,11 +9,9 @@ import numpy as np
 
 from rti.errors import InputError
 from rti.scenes.detect import detect
-from rti.scenes.intervals import RESAMPLES, percentile_interval, resampled_means
+from rti.scenes.intervals import RESAMPLES, Interval, summarise
 from rti.scenes.judge import judge
 from rti.scenes.world import TASKS, Scene
-
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +58,7 @@ def score(scenes: Sequence[Scene], images: np.ndarray, resamples: int = RESAMPLE
     verdicts = [judge(scene, found) for scene, found in zip(scenes, detect(images), strict=True)]
     correct = np.array([verdict.correct for verdict in verdicts])
     reasons = tuple(verdict.reason for verdict in verdicts)
-    return SceneScore(tuple(scenes), correct, reasons, *summarise(correct, [s.task for s in scenes], resamples, seed))
+    return SceneScore(tuple(scenes), correct, reasons, *_summary(correct, scenes, resamples, seed))
 
 
 def paired_difference(first: SceneScore, second: SceneScore, resamples: int = RESAMPLES, seed: int = 0) -> Difference:
@@ -71,17 +69,15 @@ def paired_difference(first: SceneScore, second: SceneScore, resamples: int = RE
             f"{len(second.scenes)} that differ"
         )
     change = first.correct.astype(np.float64) - second.correct
-    tasks, task_intervals, overall, interval = summarise(change, [s.task for s in first.scenes], resamples, seed)
+    tasks, task_intervals, overall, interval = _summary(change, first.scenes, resamples, seed)
     return Difference(overall, interval, tasks, task_intervals)
 
 
-def summarise(
-    values: np.ndarray, labels: Sequence[str], resamples: int = RESAMPLES, seed: int = 0
+def _summary(
+    values: np.ndarray, scenes: Sequence[Scene], resamples: int, seed: int
 ) -> tuple[dict[str, float], dict[str, Interval], float, Interval]:
     """Task means, their intervals, the mean of the task means, its interval (bootstrap stratified by task)."""
-    present = [task for task in TASKS if task in labels]
-    means = {task: float(values[[label == task for label in labels]].mean()) for task in present}
-    samples = resampled_means(values, labels, resamples, seed)
-    intervals = {task: percentile_interval(samples[task]) for task in present}
-    overall = percentile_interval(np.mean([samples[task] for task in present], axis=0))
-    return means, intervals, float(np.mean(list(means.values()))), overall
+    found = summarise(values, [scene.task for scene in scenes], resamples, seed)
+    present = [task for task in TASKS if task in found.means]
+    means, intervals = ({task: some[task] for task in present} for some in (found.means, found.intervals))
+    return means, intervals, found.overall, found.interval

@@ -12,8 +12,7 @@ import numpy as np
 
 from rti.errors import InputError
 from rti.scenes import TASKS
-from rti.scenes.intervals import percentile_interval, resampled_means
-from rti.scenes.score import summarise
+from rti.scenes.intervals import percentile_interval, resampled_means, summarise
 from rti.study.plan import Job, Row, Study, as_json, budgets_of, plan
 from rti.study.run import result_of
 

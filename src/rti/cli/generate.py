@@ -1,0 +1,107 @@
+"""`rti generate`: the pictures of a benchmark, on one process or many, in as many sittings as it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from rti.cli.models import DEVICE_HELP, DTYPE_HELP, GUIDANCE_BUDGET_HELP, MODEL_HELP, TEXT_BUDGET_HELP, load_pipeline
+from rti.cli.output import show_error, show_json, show_table
+from rti.cli.warn import one_line_warnings
+
+PROMPTS_HELP = (
+    "geneval, parti or mjhq (fetched once, and checked); a copy of their file (.jsonl, .tsv, .json); a text file with "
+    "a prompt per line (.txt); scenes (captions of the scenes world); classes (labels, balanced)."
+)
+
+
+@one_line_warnings()
+def generate(
+    model: str = typer.Argument(help=MODEL_HELP),
+    prompts: str = typer.Option(..., help=PROMPTS_HELP),
+    output: Path = typer.Option(
+        ..., "--output", "-o", help="Folder for the pictures: new, or that of a run to resume."
+    ),
+    budget: str = typer.Option("dense", help="Regions: dense (the frozen backbone), 256, or a share such as 0.25."),
+    guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP),
+    text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP),
+    adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
+    images: int = typer.Option(None, help="Pictures per prompt. Default: the benchmark's, 4 for geneval, else 1."),
+    count: int = typer.Option(
+        None, help="So many prompts, spread over all; of scenes and classes so many (240 and 50000). Default: all."
+    ),
+    split: str = typer.Option("train", help="Of scenes: train, held-out or all."),
+    steps: int = typer.Option(None, help="Sampling steps. Default: the model's own."),
+    guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own."),
+    seed: int = typer.Option(0, help="Every picture has a seed of its own, made from this and its place."),
+    batch: int = typer.Option(16, help="Pictures at a time on each process."),
+    size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ..."),
+    text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names."),
+    lenient: bool = typer.Option(False, "--lenient", help="Leave out words the model does not know, with a warning."),
+    dtype: str = typer.Option("float32", help=DTYPE_HELP),
+    device: str = typer.Option("auto", help=DEVICE_HELP),
+    json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
+) -> None:
+    """Draw the prompts of a benchmark into a folder, in the layout it expects, with a manifest of how.
+
+    rti generate scenes --prompts scenes --budget 64 -o runs/r64/scenes
+
+    On several GPUs or machines: accelerate launch -m rti generate MODEL ...
+    Pictures depend on their seeds alone, not on the number of processes.
+    To resume after any interruption, run the same command again: what is
+    there and whole stays. A folder drawn with other settings is refused.
+    """
+    import os
+
+    import torch
+
+    from rti.benchmarks import open_prompts
+    from rti.budget import parse_budget
+    from rti.generation import Generation, GenerationSettings, Shard
+    from rti.picture_folder import images_per_second
+
+    shard = Shard.of_environment()
+    settings = GenerationSettings(
+        budget=parse_budget(budget),
+        guidance_budget=None if guidance_budget is None else parse_budget(guidance_budget),
+        text_budget=None if text_budget is None else parse_budget(text_budget),
+        steps=steps,
+        guidance=guidance,
+        images=images,
+        seed=seed,
+        lenient=lenient,
+    )
+    if device == "auto" and shard.world > 1 and torch.cuda.is_available():
+        device = f"cuda:{int(os.environ.get('LOCAL_RANK', shard.rank)) % torch.cuda.device_count()}"
+    # Prompts first, a model may take long to load; but only the model knows how many classes it has.
+    wanted = None if prompts == "classes" else open_prompts(prompts, count, seed=seed, split=split)
+    pipe = load_pipeline(model, adapter, dtype, device, size=size, text_encoder=text_encoder)
+    if wanted is None:
+        wanted = open_prompts(prompts, count, getattr(pipe.backbone.config, "num_classes", None))
+    generation = Generation(pipe, wanted, output, settings, {"model": model, "adapter": adapter})
+    try:
+        result = generation.run(batch, shard)
+    except KeyboardInterrupt:
+        show_error(f"interrupted with {generation.missing()} pictures to go; run the same command again to go on")
+        raise typer.Exit(130) from None
+    if shard.rank > 0:
+        return
+    rate, missing = images_per_second(output), generation.missing()
+    values = {
+        "output": str(output),
+        "prompts": len(wanted),
+        "pictures": len(generation.pictures),
+        "drawn": result.drawn,
+        "there_before": result.there,
+        "seconds": round(result.seconds, 3),
+        "images_per_second": None if rate is None else round(rate, 4),
+        "processes": shard.world,
+        "missing": missing,
+    }
+    rows = [(name.replace("_", " "), str(value)) for name, value in values.items()]
+    show_table(f"rti generate {model} --prompts {prompts}", ("", ""), rows)
+    if missing:
+        print(f"process 1 of {shard.world} is done; {missing} pictures are still being drawn by the others")
+    if json:
+        show_json(values | {"manifest": generation.manifest})
