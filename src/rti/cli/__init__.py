@@ -15,6 +15,7 @@ from rti.cli.eval import evaluations
 from rti.cli.info import flops, info
 from rti.cli.output import show_error
 from rti.cli.pretrain import pretrain
+from rti.cli.probe import probes
 from rti.cli.regions import regions
 from rti.cli.sample import sample
 from rti.cli.scenes import scenes
@@ -38,6 +39,7 @@ for command in (demo, sample, regions, info, flops, bench, encode, scenes):
 for command in (train, pretrain):
     app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(command)
 app.add_typer(evaluations, name="eval")
+app.add_typer(probes, name="probe")
 
 
 def _version(show: bool) -> None:
