@@ -12,6 +12,7 @@ from rti.cli.bench import bench
 from rti.cli.demo import demo
 from rti.cli.encode import encode
 from rti.cli.eval import evaluations
+from rti.cli.figure import figures
 from rti.cli.info import flops, info
 from rti.cli.output import show_error
 from rti.cli.pretrain import pretrain
@@ -40,6 +41,7 @@ for command in (train, pretrain):
     app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(command)
 app.add_typer(evaluations, name="eval")
 app.add_typer(probes, name="probe")
+app.add_typer(figures, name="figure")
 
 
 def _version(show: bool) -> None:

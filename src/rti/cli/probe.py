@@ -78,7 +78,7 @@ def redundancy(
         raise InputError(f"cuts {cuts!r} is unknown; allowed: {', '.join(CUT_NAMES)}")
     pipe, run = _open(model, adapter, dtype, device, size, text_encoder, init, prompts, prompt_file, seed, batch)
     run = run(steps=steps, guidance=guidance, watched=watched)
-    values = probe_redundancy(run, output, _core(model, size, pipe, core), parse_budget(budget), cuts)
+    values = probe_redundancy(run, output, core_of(model, size, pipe, core), parse_budget(budget), cuts)
     blocks = zip(*(values["by_block"][kind] for kind in KINDS), strict=True)
     title = f"Variance retained at {values['budget']} of {values['patches']}, {values['prompts']} prompts, by block"
     show_table(title, ("block", *KINDS), [(str(block), *row) for block, row in enumerate(blocks)])
@@ -128,8 +128,8 @@ def groupings(
     from rti.probes.groupings import grouping_rows, probe_groupings
 
     pipe, run = _open(model, adapter, dtype, device, size, text_encoder, init, prompts, prompt_file, seed, batch)
-    span_of_core = _core(model, size, pipe, core)
-    rows = grouping_rows(pipe.backbone, span_of_core, dict(_pair(text) for text in trained or ()))
+    span_of_core = core_of(model, size, pipe, core)
+    rows = grouping_rows(pipe.backbone, span_of_core, dict(pair(text) for text in trained or ()))
     run = run(steps=steps, guidance=guidance, watched=watched)
     values = probe_groupings(run, output, rows, span_of_core, parse_budget(budget))
     _show_rows(values, ("spread", "size_detail", "retained"), "Groupings")
@@ -164,7 +164,7 @@ def orders(
     from rti.probes.groupings import order_rows, probe_groupings
 
     pipe, run = _open(model, adapter, dtype, device, size, text_encoder, init, prompts, prompt_file, seed, batch)
-    span_of_core = _core(model, size, pipe, core)
+    span_of_core = core_of(model, size, pipe, core)
     rows = order_rows(pipe.backbone, span_of_core, cuts)
     run = run(steps=steps, guidance=guidance, watched=watched)
     values = probe_groupings(run, output, rows, span_of_core, parse_budget(budget), name="orders")
@@ -261,7 +261,8 @@ def _open(
     return pipe, run
 
 
-def _core(model: str, size: str | None, pipe: Pipeline, typed: str | None) -> tuple[int, int]:
+def core_of(model: str, size: str | None, pipe: Pipeline, typed: str | None) -> tuple[int, int]:
+    """The core as typed, or the adapter's, or the paper's."""
     from rti.presets import find_preset
 
     given = span(typed)
@@ -273,7 +274,8 @@ def _core(model: str, size: str | None, pipe: Pipeline, typed: str | None) -> tu
     return preset.core if preset else default_core(pipe.backbone.depth)
 
 
-def _pair(text: str) -> tuple[str, Path]:
+def pair(text: str) -> tuple[str, Path]:
+    """A method and its adapter as typed: NAME=FOLDER."""
     name, sign, folder = text.partition("=")
     if not sign or not name or not folder:
         raise InputError(f"--trained {text!r} is not usable; allowed: NAME=FOLDER of an adapter")

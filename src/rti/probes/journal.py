@@ -120,14 +120,21 @@ def read_data(path: Path, probe: str) -> dict[str, Any]:
     """What `write_data` wrote for a probe; a folder means the file of that name in it."""
     path = Path(path)
     path = path / f"{probe}.json" if path.is_dir() else path
+    if not path.exists():
+        raise InputError(f"{path} does not exist; rti probe {probe} makes it")
+    values = read_json_file(path)
+    if values.get("probe") != probe:
+        raise InputError(f"{path} is not what rti probe {probe} writes")
+    return values
+
+
+def read_json_file(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; rti probe {probe} makes it") from None
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is not readable JSON ({error})") from None
-    if not isinstance(values, dict) or values.get("probe") != probe:
-        raise InputError(f"{path} is not what rti probe {probe} writes")
+    if not isinstance(values, dict):
+        raise InputError(f"{path} holds no JSON object")
     return values
 
 

@@ -16,6 +16,7 @@ from rti.probes.journal import rounded, run_probe, write_data
 from rti.probes.trajectory import Moment, RegionsHook, Run, middle
 
 SUMS = ("fine_detail", "fine_patches", "coarse_detail", "coarse_patches")
+LEAST_SHARE = 0.01  # of all patches: a detail ratio of fewer is not reported
 
 
 def probe_routing(run: Run, folder: Path, budgets: Sequence[Budget]) -> dict[str, Any]:
@@ -63,14 +64,19 @@ def _row(records: Sequence[dict[str, Any]], budget: int, run: Run) -> dict[str, 
     sums = {key: some[key].sum(axis=0) for key in SUMS}
     steps = range(len(run.times))
     ratios = [measures.ratio_of({key: float(sums[key][place]) for key in SUMS}) for place in steps]
+    patches = len(records) * run.pipe.backbone.patches
+    shares = {kind: sums[f"{kind}_patches"] / patches for kind in ("fine", "coarse")}
+    enough = np.minimum(*shares.values()) >= LEAST_SHARE
     return {
         "budget": budget,
-        "detail_ratio": [None if ratio is None else round(ratio, 4) for ratio in ratios],
+        "detail_ratio": [
+            rounded(ratio) if some and ratio else None for ratio, some in zip(ratios, enough, strict=True)
+        ],
         "size_detail": rounded(some["size_detail"].mean(axis=0)),
         "size_detail_middle": rounded(some["size_detail"].mean(axis=0)[middle(run.times)]),
         "entropy": rounded(some["entropy"].mean(axis=0)),
-        "fine_share": rounded(sums["fine_patches"] / (len(records) * run.pipe.backbone.patches)),
-        "coarse_share": rounded(sums["coarse_patches"] / (len(records) * run.pipe.backbone.patches)),
+        "fine_share": rounded(shares["fine"]),
+        "coarse_share": rounded(shares["coarse"]),
     }
 
 
