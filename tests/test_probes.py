@@ -24,7 +24,7 @@ from rti.reductions import Reduction
 from rti.sampling import sample
 from test_cli import DATA, photograph, run_json  # noqa: F401 (photograph is a fixture)
 from test_cli import run as run_command
-from tiny import CORE, make_backbone, make_condition, randomise_trainable, refused
+from tiny import CORE, make_backbone, randomise_trainable, refused
 
 TIMES_OF_THE_PAPER = [0.03, 0.17, 0.30, 0.43, 0.53, 0.67, 0.80, 0.93]
 
@@ -446,8 +446,3 @@ def test_bad_input_is_refused_before_anything_is_written(capsys, tmp_path, monke
     code, _, err = run_command(capsys, "probe", words[0], DATA / "jit-tiny", *words[1:])
     assert (code, err.count("\n"), named in err) == (2, 1, True)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_conditions_of_the_tests_fit():
-    """The text encoder above has the width of the small model."""
-    assert make_condition(make_backbone("minit2i"), 1).states.shape[-1] == 12

@@ -21,6 +21,7 @@ from rti.cli.regions import regions
 from rti.cli.sample import sample
 from rti.cli.scenes import scenes
 from rti.cli.train import train
+from rti.cli.web import web
 from rti.errors import InputError
 
 # Newer releases of typer carry a click of their own; its errors are found through typer either way.
@@ -34,7 +35,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Region tokens for pixel-space diffusion transformers: one checkpoint, every compute budget.",
 )
-for command in (demo, sample, regions, info, flops, bench, encode, scenes):
+for command in (demo, web, sample, regions, info, flops, bench, encode, scenes):
     app.command()(command)
 # Any field of the settings is an option of its own; the command parses those itself.
 for command in (train, pretrain):

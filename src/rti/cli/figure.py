@@ -69,7 +69,9 @@ for _name, _text in {
 
 @figures.command()
 def lorenz(
-    data: list[Path] = typer.Argument(help="JSON files of rti probe redundancy or rti probe lorenz, one curve each."),
+    data: list[Path] = typer.Argument(
+        help="JSON files of rti probe redundancy, or folders of rti probe lorenz; a curve each."
+    ),
     names: str = typer.Option(None, help="What to call the curves, separated by commas. Default: the files' names."),
     output: Path = typer.Option("lorenz.png", "--output", "-o", help=OUTPUT_HELP),
     paper: bool = PAPER,
@@ -85,7 +87,7 @@ def lorenz(
     _check(output)
     curves = {}
     for title, path in zip(titles, data, strict=True):
-        values = read_json_file(path)
+        values = read_json_file(path / "lorenz.json" if path.is_dir() else path)
         if "lorenz" not in values:
             raise InputError(f"{path} has no Lorenz curve; allowed: what rti probe redundancy or lorenz writes")
         curves[title] = values["lorenz"]["share_of_detail"]
