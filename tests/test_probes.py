@@ -20,7 +20,7 @@ from rti.probes.redundancy import KINDS, probe_redundancy, propose_core
 from rti.probes.routing import probe_routing
 from rti.probes.subjects import read_prompts, spread_labels, subjects_of, template_prompts
 from rti.probes.trajectory import RegionsHook, Run, TrunkHook, fingerprint, middle, spread_steps
-from rti.reductions import Reduction
+from rti.reductions import REDUCTIONS, Reduction
 from rti.sampling import sample
 from test_cli import DATA, photograph, run_json  # noqa: F401 (photograph is a fixture)
 from test_cli import run as run_command
@@ -285,6 +285,15 @@ def test_fixed_boundaries_are_two_by_two_cells_and_follow_nothing(family, tmp_pa
     assert row["spread_error"] == 0.0
 
 
+def test_a_new_reduction_has_a_row_without_a_word_here(monkeypatch):
+    """Whatever joins the table of reductions is measured, under its own name."""
+    monkeypatch.setitem(REDUCTIONS, "token-skip", (rti.RegionConfig, lambda config, backbone: Skip(config)))
+    monkeypatch.setattr(rti.RegionConfig, "name", "token-skip")
+    rows = grouping_rows(make_backbone("jit"), CORE)
+    assert rows[-1].name == "token skip"
+    assert rows[-1].groups(None, 4, None) is None
+
+
 class Soft(Reduction):
     """Every token reads all of the image, evenly."""
 
@@ -331,6 +340,8 @@ def test_a_trained_reduction_is_a_row_of_its_own(tmp_path):
     row = grouping_rows(backbone, (2, 3), {"mine": tmp_path / "adapter"})[-1]
     assert (row.name, row.trained) == ("mine", True)
     assert torch.equal(row.reduction.read.score, model.reduction.read.score)
+    names = [row.name for row in grouping_rows(backbone, (2, 3), {"fixed boundaries": tmp_path / "adapter"})]
+    assert len(names) == len(set(names)) == len(grouping_rows(backbone, (2, 3)))
     with refused("(1, 3)", "(2, 3)"):
         grouping_rows(backbone, (1, 3), {"mine": tmp_path / "adapter"})
     with refused(str(tmp_path)):

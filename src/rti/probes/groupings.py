@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,14 +55,17 @@ class Row:
 
 
 def grouping_rows(backbone: Backbone, core: tuple[int, int], adapters: dict[str, Path] | None = None) -> list[Row]:
-    """Every reduction there is, in its variants, fresh; and those of adapters, with their trained weights."""
-    rows = []
+    """Every reduction there is, in its variants, fresh; and those of adapters, with their trained weights.
+
+    An adapter called like a row takes that row's place.
+    """
+    rows = {}
     for name, (config, _) in REDUCTIONS.items():
-        for title, settings in VARIANTS.get(name, {name: {}}).items():
-            rows.append(_fresh(title, config(core=core, **settings), backbone))
+        for title, settings in VARIANTS.get(name, {" ".join(re.split("[-_]", name)): {}}).items():
+            rows[title] = _fresh(title, config(core=core, **settings), backbone)
     for title, folder in (adapters or {}).items():
-        rows.append(Row(title, _trained(folder, backbone, core), True))
-    return rows
+        rows[title] = Row(title, _trained(folder, backbone, core), True)
+    return list(rows.values())
 
 
 def order_rows(backbone: Backbone, core: tuple[int, int], cuts: str = "gaps") -> list[Row]:
