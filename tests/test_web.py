@@ -61,7 +61,7 @@ def test_the_page_answers_this_machine_alone_and_tells_browsers_to_stay_on_it(ad
     import httpx
 
     assert urlparse(address).hostname == "127.0.0.1"
-    answer = httpx.get(address)
+    answer = httpx.get(address, timeout=120)
     assert answer.headers["content-security-policy"].startswith("default-src 'self'")
     assert "fonts.googleapis" not in answer.text
 
@@ -70,7 +70,7 @@ def test_ten_visitors_at_once_all_get_a_picture(address):
     from gradio_client import Client
 
     def visit(number: int) -> tuple:
-        client = Client(address, verbose=False, analytics_enabled=False)
+        client = Client(address, verbose=False, analytics_enabled=False, httpx_kwargs={"timeout": 120})
         return client.predict(PROMPT, number, 2, 1.0, 8 + number, 1, False, api_name="/generate")
 
     with ThreadPoolExecutor(10) as pool:
