@@ -14,6 +14,7 @@ from rti.errors import InputError
 from rti.images import fit, open_image, to_tensor
 from rti.orders import order as make_order
 from rti.partition import partition
+from rti.probes.measures import explained_variance
 
 SIZE_PRIOR = 0.5  # as for cuts from an estimate, which are cuts of pixels too
 
@@ -54,16 +55,6 @@ def cut_photograph(
         every_patch=torch.arange(len(walk)),
         largest=int(sizes.max()),
         singles=int((sizes == 1).sum()),
-        retained=explained_variance(pixels[0], along_walk[0]),
-        retained_by_even_cuts=explained_variance(pixels[0], even[0]),
+        retained=explained_variance(pixels, along_walk).item(),
+        retained_by_even_cuts=explained_variance(pixels, even).item(),
     )
-
-
-def explained_variance(features: torch.Tensor, groups: torch.Tensor) -> float:
-    """Share of the variance that survives replacing each token by its group's mean (paper, Eq. 5). (N, d), (N,)."""
-    features = features.double()
-    sums = torch.zeros(int(groups.max()) + 1, features.shape[1], dtype=torch.float64).index_add(0, groups, features)
-    means = sums / groups.bincount()[:, None]
-    within = (features - means[groups]).square().sum()
-    total = (features - features.mean(dim=0)).square().sum()
-    return 1.0 if total == 0 else float(1 - within / total)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +11,59 @@ from rti.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from PIL import Image
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: told apart by everyone
+MARKERS = ("o", "s", "^", "D", "v", "P")  # beside the colours, for those who print in grey
+GREY = "#444444"
 
 
 def axes(width: float = 6.0, height: float = 4.0) -> Axes:
     """An empty figure in the style of all of ours."""
+    return panels(1, width, height)[0]
+
+
+def panels(count: int, width: float = 11.0, height: float = 3.6) -> list[Axes]:
+    """Several side by side in one figure."""
+    pyplot = _pyplot()
+    _, row = pyplot.subplots(1, count, figsize=(width, height), layout="constrained", squeeze=False)
+    for one in row[0]:
+        one.grid(alpha=0.25)
+        one.spines[["top", "right"]].set_visible(False)
+    return list(row[0])
+
+
+def picture_grid(
+    rows: Sequence[Sequence[Image.Image | None]],
+    row_labels: Sequence[str],
+    column_labels: Sequence[str],
+    side: float = 1.7,
+) -> Figure:
+    """Pictures in rows with labels at the left and above; None leaves a place empty."""
+    pyplot = _pyplot()
+    columns = max(len(row) for row in rows)
+    # Room for the labels: at the left by the longest of their lines, above by the most lines.
+    left = 0.15 + 0.085 * max((len(line) for label in row_labels for line in label.split("\n")), default=0)
+    headings = [textwrap.fill(label, max(8, int(13 * side))) for label in column_labels]
+    top = 0.12 + 0.17 * max((label.count("\n") + 1 for label in headings), default=0)
+    width, height = left + columns * side, top + len(rows) * side
+    figure, places = pyplot.subplots(len(rows), columns, figsize=(width, height), squeeze=False)
+    figure.subplots_adjust(left / width, 0.01, 0.995, 1 - top / height, wspace=0.04, hspace=0.04)
+    for row, (pictures, label) in enumerate(zip(rows, row_labels, strict=True)):
+        for column in range(columns):
+            place = places[row][column]
+            place.set_axis_off()
+            if column < len(pictures) and pictures[column] is not None:
+                place.imshow(pictures[column])
+            if row == 0 and column < len(headings):
+                place.set_title(headings[column], fontsize=9, color=GREY)
+        middle = 1 - (top + (row + 0.5) * side) / height
+        figure.text((left - 0.08) / width, middle, label, ha="right", va="center", fontsize=9, color=GREY)
+    return figure
+
+
+def _pyplot() -> Any:
     try:
         import matplotlib
     except ImportError:
@@ -22,10 +71,7 @@ def axes(width: float = 6.0, height: float = 4.0) -> Axes:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    _, one = pyplot.subplots(figsize=(width, height), layout="constrained")
-    one.grid(alpha=0.25)
-    one.spines[["top", "right"]].set_visible(False)
-    return one
+    return pyplot
 
 
 def save(one: Axes, path: Path, close: bool = True) -> Path:
@@ -43,6 +89,24 @@ def save(one: Axes, path: Path, close: bool = True) -> Path:
     return path
 
 
+def save_both(figure: Figure, path: Path) -> list[Path]:
+    """Write a figure as PNG and as SVG beside it, the same bytes each time, and forget it."""
+    import matplotlib
+    from matplotlib import pyplot
+
+    paths = [path.with_suffix(".png"), path.with_suffix(".svg")]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with matplotlib.rc_context({"svg.hashsalt": "rti"}):
+            figure.savefig(paths[0], dpi=160)
+            figure.savefig(paths[1], dpi=160, metadata={"Date": None})
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error}") from None
+    finally:
+        pyplot.close(figure)
+    return paths
+
+
 def cost_figure(values: dict[str, Any], path: Path) -> Path:
     """Measured and analytic cost of a forward pass against the budget, in percent of dense, as in the paper."""
     one = axes()
@@ -56,7 +120,7 @@ def cost_figure(values: dict[str, Any], path: Path) -> Path:
         one.plot(
             budgets, [100 / row["analytic_speedup"] for row in some], "--", color=colour, label=f"{name}, analytic"
         )
-    one.axhline(100, color="#444444", linewidth=1, label="dense")
+    one.axhline(100, color=GREY, linewidth=1, label="dense")
     one.set_xscale("log", base=2)
     ticks = sorted({row["budget"] for row in rows})
     one.set_xticks(ticks, [str(tick) for tick in ticks])

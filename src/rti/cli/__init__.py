@@ -13,16 +13,19 @@ from rti.cli.compare import compare
 from rti.cli.demo import demo
 from rti.cli.encode import encode
 from rti.cli.eval import evaluations
+from rti.cli.figure import figures
 from rti.cli.generate import generate
 from rti.cli.info import flops, info
 from rti.cli.output import show_error
 from rti.cli.pretrain import pretrain
+from rti.cli.probe import probes
 from rti.cli.regions import regions
 from rti.cli.sample import sample
 from rti.cli.scenes import scenes
 from rti.cli.score import scores
 from rti.cli.study import study
 from rti.cli.train import train
+from rti.cli.web import web
 from rti.errors import InputError
 
 # Newer releases of typer carry a click of their own; its errors are found through typer either way.
@@ -36,15 +39,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Region tokens for pixel-space diffusion transformers: one checkpoint, every compute budget.",
 )
-for command in (demo, sample, regions, info, flops, bench, study, encode, scenes):
+for command in (demo, web, sample, regions, info, flops, bench, study, generate, compare, encode, scenes):
     app.command()(command)
 # Any field of the settings is an option of its own; the command parses those itself.
 for command in (train, pretrain):
     app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(command)
 app.add_typer(evaluations, name="eval")
-for command in (generate, compare):
-    app.command()(command)
 app.add_typer(scores, name="score")
+app.add_typer(probes, name="probe")
+app.add_typer(figures, name="figure")
 
 
 def _version(show: bool) -> None:

@@ -52,6 +52,10 @@ class Reduction(nn.Module):
         """The group of each patch, (B, N) int64, patches row by row."""
         raise NotImplementedError
 
+    def weights(self, tokens: Tokens, budget: int, estimate: torch.Tensor | None = None) -> torch.Tensor | None:
+        """How much each token reads of each patch, (B, R, N), where groups are soft; None where they are not."""
+        return None
+
     def core_tokens(self, budget: int) -> list[int]:
         """How many image tokens each block of the core runs on, at a budget."""
         raise NotImplementedError

@@ -82,7 +82,7 @@ class LatentReduction(Reduction):
         image = tokens.image + self.write(tokens.image, after.image)
         return after._replace(image=image, phasors=tokens.phasors)
 
-    def weights(self, tokens: Tokens, budget: int) -> torch.Tensor:
+    def weights(self, tokens: Tokens, budget: int, estimate: torch.Tensor | None = None) -> torch.Tensor:
         """How much each latent reads of each patch: (B, R, N), rows sum to one."""
         queries = self.queries[:budget].to(tokens.image.dtype).expand(len(tokens.image), -1, -1)
         return self.read.weights(queries, tokens.image)

@@ -1,0 +1,228 @@
+"""`rti figure`: the paper's figures, from what `rti probe` measured, and of pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from rti.cli.models import DEVICE_HELP, MODEL_HELP, load_pipeline
+from rti.cli.output import show_json, whole_numbers
+from rti.cli.warn import one_line_warnings
+from rti.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from rti.pipeline import Pipeline
+
+figures = typer.Typer(
+    no_args_is_help=True,
+    help="Draw a figure as PNG and SVG, its data beside it as JSON. "
+    "For example: rti figure redundancy probes; rti figure gallery scenes 'a red star' --budgets 128,64",
+)
+
+DATA = typer.Argument(help="Folder of rti probe, or the JSON file it wrote there.")
+OUTPUT_HELP = "Where to write the PNG; the SVG and the data go beside it."
+PAPER = typer.Option(False, "--paper", help="Draw the paper's values of MiniT2I-B/16 beside it.")
+MODEL = typer.Argument(help=MODEL_HELP)
+SUBJECTS = typer.Argument(help="Prompts, or labels for a class-conditional model.")
+SEED = typer.Option(0, help="Seed of the pictures' noise.")
+STEPS = typer.Option(None, help="Sampling steps. Default: the model's own.")
+GUIDANCE = typer.Option(None, help="Guidance scale. Default: the model's own.")
+ADAPTER = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
+TRAINED = typer.Option(None, help="A further method: NAME=FOLDER of its adapter. May be repeated.")
+DEVICE = typer.Option("auto", help=DEVICE_HELP)
+JSON = typer.Option(False, "--json", help="Print one JSON line at the end.")
+
+
+def _from_data(name: str, text: str) -> Any:
+    """A command that draws what a probe left."""
+
+    def command(
+        data: Path = DATA,
+        output: Path = typer.Option(None, "--output", "-o", help=OUTPUT_HELP),
+        paper: bool = PAPER,
+        json: bool = JSON,
+    ) -> None:
+        from rti.probes import figures as drawn
+        from rti.probes.journal import read_data
+
+        values = read_data(data, name)
+        output = output or (data if data.is_dir() else data.parent) / f"{name}.png"
+        _check(output)
+        _write(getattr(drawn, f"{name}_figure")(values, paper), values, output, json)
+
+    command.__doc__ = text
+    return command
+
+
+for _name, _text in {
+    "redundancy": "Where tokens are redundant: in space, over sampling, and through the depth.",
+    "groupings": "Spread, size-detail and retained variance of every reduction.",
+    "orders": "The three orders: what they retain, and how compact their regions are.",
+    "routing": "Where a trained partition puts its regions while a picture forms.",
+}.items():
+    figures.command(_name)(_from_data(_name, _text))
+
+
+@figures.command()
+def lorenz(
+    data: list[Path] = typer.Argument(
+        help="JSON files of rti probe redundancy, or folders of rti probe lorenz; a curve each."
+    ),
+    names: str = typer.Option(None, help="What to call the curves, separated by commas. Default: the files' names."),
+    output: Path = typer.Option("lorenz.png", "--output", "-o", help=OUTPUT_HELP),
+    paper: bool = PAPER,
+    json: bool = JSON,
+) -> None:
+    """How unevenly detail lies, in the pictures a model draws and in photographs."""
+    from rti.probes.figures import lorenz_figure
+    from rti.probes.journal import read_json_file
+
+    titles = names.split(",") if names else [f"{path.parent.name}/{path.stem}" for path in data]
+    if len(titles) != len(data):
+        raise InputError(f"{len(titles)} names for {len(data)} curves; give one each")
+    _check(output)
+    curves = {}
+    for title, path in zip(titles, data, strict=True):
+        values = read_json_file(path / "lorenz.json" if path.is_dir() else path)
+        if "lorenz" not in values:
+            raise InputError(f"{path} has no Lorenz curve; allowed: what rti probe redundancy or lorenz writes")
+        curves[title] = values["lorenz"]["share_of_detail"]
+    _write(lorenz_figure(curves, paper), {"figure": "lorenz", "curves": curves}, output, json)
+
+
+@figures.command()
+@one_line_warnings()
+def gallery(
+    model: str = MODEL,
+    subjects: list[str] = SUBJECTS,
+    budgets: str = typer.Option("0.5,0.25,0.125", help="Budgets, a row each, below the dense one."),
+    trained: list[str] = TRAINED,
+    seed: int = SEED,
+    steps: int = STEPS,
+    guidance: float = GUIDANCE,
+    adapter: str = ADAPTER,
+    output: Path = typer.Option("gallery.png", "--output", "-o", help=OUTPUT_HELP),
+    device: str = DEVICE,
+    json: bool = JSON,
+) -> None:
+    """The budget sweep: a dense row, then every budget, the same prompts and noise, for one method or several."""
+    from rti.budget import parse_budget
+    from rti.probes.gallery import Drawing
+    from rti.probes.gallery import gallery as draw
+
+    _check(output)
+    wanted = [parse_budget(text) for text in budgets.split(",")]
+    pipe = load_pipeline(model, adapter, device=device)
+    pipes = ({pipe.elastic.config.name: pipe} if pipe.elastic else {}) | _pipelines(trained, device)
+    if not pipes:
+        raise InputError(f"{model} has no adapter, so it has no budget; give --adapter FOLDER or --trained NAME=FOLDER")
+    figure, data = draw(pipes, _subjects(pipe, subjects), wanted, Drawing(seed, steps, guidance))
+    _write(figure, data | {"model": model}, output, json)
+
+
+@figures.command()
+@one_line_warnings()
+def overlay(
+    model: str = MODEL,
+    subjects: list[str] = SUBJECTS,
+    budget: str = typer.Option("0.25", help="How many regions: 64, 0.25, 25%."),
+    moments: int = typer.Option(2, help="How many moments of sampling; two are early and late."),
+    seed: int = SEED,
+    steps: int = STEPS,
+    guidance: float = GUIDANCE,
+    adapter: str = ADAPTER,
+    output: Path = typer.Option("overlay.png", "--output", "-o", help=OUTPUT_HELP),
+    device: str = DEVICE,
+    json: bool = JSON,
+) -> None:
+    """The regions an adapter uses along sampling, drawn on the picture as it forms."""
+    from rti.budget import parse_budget
+    from rti.probes.gallery import Drawing
+    from rti.probes.gallery import overlay as draw
+
+    _check(output)
+    pipe = load_pipeline(model, adapter, device=device)
+    drawing = Drawing(seed, steps, guidance)
+    figure, data = draw(pipe, _subjects(pipe, subjects), parse_budget(budget), moments, drawing)
+    _write(figure, data | {"model": model}, output, json)
+
+
+@figures.command()
+@one_line_warnings()
+def methods(
+    model: str = MODEL,
+    subjects: list[str] = SUBJECTS,
+    budget: str = typer.Option("0.25", help="How many groups: 64, 0.25, 25%."),
+    trained: list[str] = TRAINED,
+    core: str = typer.Option(None, help="First and last block of the core. Default: the adapter's, or the paper's."),
+    seed: int = SEED,
+    steps: int = STEPS,
+    guidance: float = GUIDANCE,
+    adapter: str = ADAPTER,
+    output: Path = typer.Option("methods.png", "--output", "-o", help=OUTPUT_HELP),
+    device: str = DEVICE,
+    json: bool = JSON,
+) -> None:
+    """Methods side by side, their groups tinted: every reduction there is, fresh, on the frozen model's tokens.
+
+    With --trained those methods alone, and below the groups of each its picture.
+    """
+    from rti.budget import parse_budget
+    from rti.cli.probe import core_of, pair
+    from rti.probes.gallery import Drawing
+    from rti.probes.gallery import methods as draw
+    from rti.probes.groupings import grouping_rows
+
+    _check(output)
+    pipe = load_pipeline(model, adapter, device=device)
+    span = core_of(model, None, pipe, core)
+    rows = grouping_rows(pipe.backbone, span, dict(pair(text) for text in trained or ()))
+    pipes = _pipelines(trained, device)
+    rows = [row for row in rows if row.trained] if pipes else rows
+    drawing = Drawing(seed, steps, guidance)
+    figure, data = draw(pipe, rows, span, _subjects(pipe, subjects), parse_budget(budget), drawing, pipes)
+    _write(figure, data | {"model": model}, output, json)
+
+
+def _subjects(pipe: Pipeline, typed: list[str]) -> list[Any]:
+    if pipe.backbone.conditioned_on == "text":
+        return typed
+    return [number for text in typed for number in whole_numbers(text, "labels")]
+
+
+def _pipelines(trained: list[str] | None, device: str) -> dict[str, Pipeline]:
+    """Each with a backbone of its own, since an adapter changes it."""
+    from rti.adapter import adapter_folder
+    from rti.cli.probe import pair
+
+    pipes = {}
+    for text in trained or ():
+        name, folder = pair(text)
+        if adapter_folder(folder) is None:
+            raise InputError(f"{folder} holds no adapter")
+        pipes[name] = load_pipeline(str(folder), device=device)
+    return pipes
+
+
+def _check(output: Path) -> None:
+    from rti.images import check_output
+
+    if output.suffix.lower() != ".png":
+        raise InputError(f"cannot write {output}: the name must end in .png; the SVG and the data go beside it")
+    check_output(output)
+
+
+def _write(figure: Figure, values: dict[str, Any], output: Path, json: bool) -> None:
+    from rti.plots import save_both
+    from rti.probes.journal import write_data
+
+    paths = save_both(figure, output)
+    data = output.with_suffix(".json")
+    write_data(data, values)
+    print(", ".join(str(path) for path in (*paths, data)))
+    if json:
+        show_json({"output": str(paths[0]), "svg": str(paths[1]), "data": str(data)})

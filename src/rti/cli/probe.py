@@ -1,0 +1,313 @@
+"""`rti probe`: where a model's tokens are redundant, and what each grouping makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from rti.cli.models import DEVICE_HELP, DTYPE_HELP, MODEL_HELP, default_core, load_pipeline
+from rti.cli.output import show_json, show_table, span
+from rti.cli.warn import one_line_warnings
+from rti.errors import InputError
+
+if TYPE_CHECKING:
+    from rti.pipeline import Pipeline
+    from rti.probes.trajectory import Run
+
+probes = typer.Typer(
+    no_args_is_help=True,
+    help="Measure where a model's tokens are redundant, by hooks on its blocks while it samples. "
+    "A probe that was stopped goes on with the same command. For example: rti probe redundancy scenes --prompts 16",
+)
+
+MODEL = typer.Argument(help=MODEL_HELP)
+OUTPUT = typer.Option("probes", "--output", "-o", help="Folder for the data: what is done so far, and the result.")
+PROMPTS_HELP = "How many prompts (or labels, of a class-conditional model)."
+FILE = typer.Option(None, help="Text file of prompts, one a line. Default: the scenes world, or templates.")
+SEED = typer.Option(7, help="Seed of the prompts and of each picture's noise.")
+STEPS = typer.Option(30, help="Sampling steps.")
+WATCHED_HELP = "How many of the steps are watched, spread along the trajectory."
+GUIDANCE = typer.Option(None, help="Guidance scale. Default: the model's own.")
+BATCH = typer.Option(8, help="Pictures at a time; it does not change the result.")
+BUDGET = typer.Option("0.25", help="How many groups: 256, 0.25, 25%.")
+CORE = typer.Option(None, help="First and last block of the core. Default: the adapter's, or the paper's.")
+ADAPTER = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
+SIZE = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ...")
+TEXT_ENCODER = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names.")
+INIT = typer.Option(None, help="'random': random weights instead of a checkpoint, to try out the commands.")
+DEVICE = typer.Option("auto", help=DEVICE_HELP)
+DTYPE = typer.Option("float32", help=DTYPE_HELP)
+JSON = typer.Option(False, "--json", help="Print one JSON line at the end.")
+
+
+@probes.command()
+@one_line_warnings()
+def redundancy(
+    model: str = MODEL,
+    output: Path = OUTPUT,
+    prompts: int = typer.Option(128, help=PROMPTS_HELP),
+    prompt_file: Path = FILE,
+    seed: int = SEED,
+    steps: int = STEPS,
+    watched: int = typer.Option(8, help=WATCHED_HELP),
+    guidance: float = GUIDANCE,
+    batch: int = BATCH,
+    budget: str = BUDGET,
+    cuts: str = typer.Option("gaps", help="The rule that cuts by content: gaps (the paper's) or merge (ours)."),
+    core: str = CORE,
+    adapter: str = ADAPTER,
+    size: str = SIZE,
+    text_encoder: str = TEXT_ENCODER,
+    init: str = INIT,
+    device: str = DEVICE,
+    dtype: str = DTYPE,
+    json: bool = JSON,
+) -> None:
+    """How much of every block's representation survives pooling, on the frozen model, and a core span from that.
+
+    Cuts by content, evenly spaced cuts and skipping at one budget; and the
+    Lorenz curve of detail in the pictures drawn.
+    """
+    from rti.budget import parse_budget
+    from rti.config import CUT_NAMES
+    from rti.probes.redundancy import KINDS, probe_redundancy
+
+    if cuts not in CUT_NAMES:
+        raise InputError(f"cuts {cuts!r} is unknown; allowed: {', '.join(CUT_NAMES)}")
+    pipe, run = _open(model, adapter, dtype, device, size, text_encoder, init, prompts, prompt_file, seed, batch)
+    run = run(steps=steps, guidance=guidance, watched=watched)
+    values = probe_redundancy(run, output, core_of(model, size, pipe, core), parse_budget(budget), cuts)
+    blocks = zip(*(values["by_block"][kind] for kind in KINDS), strict=True)
+    title = f"Variance retained at {values['budget']} of {values['patches']}, {values['prompts']} prompts, by block"
+    show_table(title, ("block", *KINDS), [(str(block), *row) for block, row in enumerate(blocks)])
+    by_step = zip(values["times"], *(values["by_step"][kind] for kind in KINDS), strict=True)
+    title = f"At block {values['middle_block']}, by time (0 noise, 1 image)"
+    show_table(title, ("time", *KINDS), [(f"{time:.2f}", *row) for time, *row in by_step])
+    detail = values["lorenz"]
+    print(
+        f"Detail of the pictures: the most detailed 15 % of patches hold {100 * detail['in_top_15_percent']:.0f} %, "
+        f"half of them {100 * detail['in_top_half']:.0f} %"
+    )
+    print("Proposed core: blocks {} to {}: ".format(*values["proposed_core"]) + values["why"])
+    _end(output, "redundancy", values, json)
+
+
+@probes.command()
+@one_line_warnings()
+def groupings(
+    model: str = MODEL,
+    output: Path = OUTPUT,
+    prompts: int = typer.Option(64, help=PROMPTS_HELP),
+    prompt_file: Path = FILE,
+    seed: int = SEED,
+    steps: int = STEPS,
+    watched: int = typer.Option(4, help=WATCHED_HELP),
+    guidance: float = GUIDANCE,
+    batch: int = BATCH,
+    budget: str = BUDGET,
+    core: str = CORE,
+    trained: list[str] = typer.Option(
+        None, help="An adapter whose reduction is a row too, with its trained weights: NAME=FOLDER. May be repeated."
+    ),
+    adapter: str = ADAPTER,
+    size: str = SIZE,
+    text_encoder: str = TEXT_ENCODER,
+    init: str = INIT,
+    device: str = DEVICE,
+    dtype: str = DTYPE,
+    json: bool = JSON,
+) -> None:
+    """Spread, size-detail correlation and retained variance of every reduction, on the same frozen features.
+
+    A reduction that learns how it groups has a row with fresh weights, which
+    says little; give its adapter as --trained NAME=FOLDER.
+    """
+    from rti.budget import parse_budget
+    from rti.probes.groupings import grouping_rows, probe_groupings
+
+    pipe, run = _open(model, adapter, dtype, device, size, text_encoder, init, prompts, prompt_file, seed, batch)
+    span_of_core = core_of(model, size, pipe, core)
+    rows = grouping_rows(pipe.backbone, span_of_core, dict(pair(text) for text in trained or ()))
+    run = run(steps=steps, guidance=guidance, watched=watched)
+    values = probe_groupings(run, output, rows, span_of_core, parse_budget(budget))
+    _show_rows(values, ("spread", "size_detail", "retained"), "Groupings")
+    _end(output, "groupings", values, json)
+
+
+@probes.command()
+@one_line_warnings()
+def orders(
+    model: str = MODEL,
+    output: Path = OUTPUT,
+    prompts: int = typer.Option(64, help=PROMPTS_HELP),
+    prompt_file: Path = FILE,
+    seed: int = SEED,
+    steps: int = STEPS,
+    watched: int = typer.Option(4, help=WATCHED_HELP),
+    guidance: float = GUIDANCE,
+    batch: int = BATCH,
+    budget: str = BUDGET,
+    cuts: str = typer.Option("gaps", help="The rule on each order: gaps (the paper's), merge (ours) or fixed."),
+    core: str = CORE,
+    adapter: str = ADAPTER,
+    size: str = SIZE,
+    text_encoder: str = TEXT_ENCODER,
+    init: str = INIT,
+    device: str = DEVICE,
+    dtype: str = DTYPE,
+    json: bool = JSON,
+) -> None:
+    """The Hilbert, Morton and raster orders: what a partition of each retains, and how compact its regions are."""
+    from rti.budget import parse_budget
+    from rti.probes.groupings import order_rows, probe_groupings
+
+    pipe, run = _open(model, adapter, dtype, device, size, text_encoder, init, prompts, prompt_file, seed, batch)
+    span_of_core = core_of(model, size, pipe, core)
+    rows = order_rows(pipe.backbone, span_of_core, cuts)
+    run = run(steps=steps, guidance=guidance, watched=watched)
+    values = probe_groupings(run, output, rows, span_of_core, parse_budget(budget), name="orders")
+    _show_rows(values, ("retained", "spread_per_patch", "spread"), f"Orders, cut by {cuts}")
+    _end(output, "orders", values, json)
+
+
+@probes.command()
+@one_line_warnings()
+def routing(
+    model: str = MODEL,
+    output: Path = OUTPUT,
+    prompts: int = typer.Option(48, help=PROMPTS_HELP),
+    prompt_file: Path = FILE,
+    seed: int = SEED,
+    steps: int = STEPS,
+    watched: int = typer.Option(10, help=WATCHED_HELP),
+    guidance: float = GUIDANCE,
+    batch: int = BATCH,
+    budgets: str = typer.Option("0.5,0.25,0.125,0.0625", help="Budgets, such as 512,256,0.125."),
+    adapter: str = ADAPTER,
+    size: str = SIZE,
+    text_encoder: str = TEXT_ENCODER,
+    device: str = DEVICE,
+    dtype: str = DTYPE,
+    json: bool = JSON,
+) -> None:
+    """Where the partition of a trained adapter spends its tokens while a picture forms, at several budgets.
+
+    Fine regions have one patch, coarse ones 16 or more. The detail ratio is 1
+    where fine regions are placed by chance.
+    """
+    from rti.budget import parse_budget
+    from rti.probes.routing import probe_routing
+
+    wanted = [parse_budget(text) for text in budgets.split(",")]
+    _, run = _open(model, adapter, dtype, device, size, text_encoder, None, prompts, prompt_file, seed, batch)
+    values = probe_routing(run(steps=steps, guidance=guidance, watched=watched), output, wanted)
+    cells = [
+        [
+            row["budget"],
+            *(f"{_number(row['detail_ratio'][place])}" for place in (0, -1)),
+            row["size_detail_middle"],
+            *(f"{row['entropy'][place]:.2f}" for place in (0, -1)),
+        ]
+        for row in values["rows"]
+    ]
+    titles = ("budget", "detail ratio early", "late", "size-detail, mid", "entropy early, bits", "late")
+    show_table(f"Routing of {model}, {values['prompts']} prompts, steps {values['watched']}", titles, cells)
+    _end(output, "routing", values, json)
+
+
+@probes.command()
+def lorenz(
+    folder: Path = typer.Argument(help="A folder of photographs; scripts/photographs.py fetches some."),
+    output: Path = OUTPUT,
+    size: int = typer.Option(512, help="The longer side of a picture is scaled to this."),
+    patch: int = typer.Option(16, help="Side of a patch in pixels."),
+    json: bool = JSON,
+) -> None:
+    """How unevenly detail lies in photographs: the share of it in the most detailed patches. No model needed."""
+    from rti.probes.pictures import probe_lorenz
+
+    values = probe_lorenz(folder, output, size, patch)
+    rows = [[one["picture"], one["in_top_15_percent"], one["in_top_half"]] for one in values["pictures"]]
+    mean = values["lorenz"]
+    rows.append(["mean", mean["in_top_15_percent"], mean["in_top_half"]])
+    show_table("Share of detail in the most detailed patches", ("picture", "top 15 %", "top half"), rows)
+    _end(output, "lorenz", values, json)
+
+
+def _open(
+    model: str,
+    adapter: str | None,
+    dtype: str,
+    device: str,
+    size: str | None,
+    text_encoder: str | None,
+    init: str | None,
+    prompts: int,
+    file: Path | None,
+    seed: int,
+    batch: int,
+) -> tuple[Pipeline, Any]:
+    """The model, and how it is run, up to the steps."""
+    from functools import partial
+
+    from rti.probes.subjects import subjects_of
+    from rti.probes.trajectory import Run
+
+    options = {"init": init} if init else {}
+    pipe = load_pipeline(model, adapter, dtype, device, size=size, text_encoder=text_encoder, **options)
+    run: partial[Run] = partial(Run, pipe, subjects_of(pipe, prompts, seed, file), seed=seed, batch=batch)
+    return pipe, run
+
+
+def core_of(model: str, size: str | None, pipe: Pipeline, typed: str | None) -> tuple[int, int]:
+    """The core as typed, or the adapter's, or the paper's."""
+    from rti.presets import find_preset
+
+    given = span(typed)
+    if given is not None:
+        return given
+    if pipe.elastic is not None:
+        return pipe.elastic.config.core
+    preset = None if Path(model).exists() else find_preset(model, size)
+    return preset.core if preset else default_core(pipe.backbone.depth)
+
+
+def pair(text: str) -> tuple[str, Path]:
+    """A method and its adapter as typed: NAME=FOLDER."""
+    name, sign, folder = text.partition("=")
+    if not sign or not name or not folder:
+        raise InputError(f"--trained {text!r} is not usable; allowed: NAME=FOLDER of an adapter")
+    return name, Path(folder)
+
+
+def _show_rows(values: dict[str, Any], names: tuple[str, ...], title: str) -> None:
+    cells = [[row["name"], *(_number(row[name], row[f"{name}_error"]) for name in names)] for row in values["rows"]]
+    where = f"blocks {values['core'][0]} to {values['core'][1]}"
+    title += f" at {values['budget']} of {values['patches']}, {where}, {values['prompts']} prompts (± standard error)"
+    show_table(title, ("", *(_TITLES[name] for name in names)), cells)
+    soft = [row["name"] for row in values["rows"] if row["spread"] is not None and row["spread_per_patch"] is None]
+    fresh = [name for name in soft if not values["reductions"][name]["trained"]]
+    if fresh:
+        print(f"{', '.join(fresh)}: read by fresh weights, which says little; give --trained NAME=FOLDER")
+
+
+_TITLES = {
+    "spread": "spread, cells",
+    "spread_per_patch": "spread per patch, cells",
+    "size_detail": "size-detail, mid-trajectory",
+    "retained": "retained",
+}
+
+
+def _number(value: float | None, error: float | None = None) -> str:
+    if value is None:
+        return "none"
+    return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
+
+
+def _end(folder: Path, name: str, values: dict[str, Any], json: bool) -> None:
+    print(f"{folder / name}.json: the data; rti figure {name} {folder} draws it")
+    if json:
+        show_json(values)

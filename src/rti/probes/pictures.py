@@ -1,0 +1,40 @@
+"""How unevenly detail lies in real photographs: the pixel-level Lorenz curve, without any model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rti.errors import InputError
+from rti.images import to_tensor
+from rti.photograph import load_photograph
+from rti.probes import measures
+from rti.probes.journal import write_data
+from rti.probes.redundancy import lorenz_summary, points_of
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp")
+
+
+def probe_lorenz(folder: Path, output: Path, size: int = 512, patch: int = 16, progress: bool = True) -> dict[str, Any]:
+    """The Lorenz curve of detail of every picture under a folder, and their mean. Writes lorenz.json."""
+    from tqdm.auto import tqdm
+
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder of pictures")
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
+    if not paths:
+        raise InputError(f"{folder} holds no picture; allowed endings: {', '.join(ENDINGS)}")
+    pictures, curves = [], []
+    for path in tqdm(paths, unit="picture", desc="lorenz", disable=not progress):
+        picture, grid = load_photograph(path, size, patch)
+        curve = points_of(measures.lorenz(measures.detail(to_tensor(picture), patch)))
+        curves.append(curve[0].tolist())
+        name = path.relative_to(folder).as_posix()
+        pictures.append({"picture": name, "grid": list(grid), **_shares(curves[-1])})
+    values = {"probe": "lorenz", "size": size, "patch": patch, "lorenz": lorenz_summary(curves), "pictures": pictures}
+    return write_data(output / "lorenz.json", values)
+
+
+def _shares(curve: list[float]) -> dict[str, float]:
+    summary = lorenz_summary([curve])
+    return {name: summary[name] for name in ("in_top_15_percent", "in_top_half", "patches_for_half")}

@@ -1,0 +1,270 @@
+"""The page of `rti web`: three tabs over a `Studio`. Nothing on it asks another machine for anything."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rti.budget import resolve_budget
+from rti.errors import InputError
+from rti.images import draw_regions
+from rti.photograph import cut_photograph, load_photograph
+from rti.web.studio import MOST_STEPS, Frame, Request, Stopped, Studio
+from rti.web.study import NOTHING, study_curve, study_pictures, study_rows
+
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
+
+try:
+    import gradio
+except ImportError:
+    raise InputError("the page needs gradio, which is not here: pip install 'region-tokens[demo]'") from None
+
+TITLE = "Region tokens: one checkpoint, every compute budget"
+STEPS = 25
+WAITING = 64  # visitors in the queue; the next one is told to come back
+CSS = """
+.gradio-container {max-width: 1100px !important; margin: auto}
+#numbers {min-height: 5em}
+.blocks {display: flex; gap: 3px; align-items: flex-end; height: 70px; margin: 4px 0}
+.blocks i {flex: 1; background: #0072B2; border-radius: 2px 2px 0 0}
+.blocks i.core {background: #D55E00}
+"""
+# A browser that obeys this cannot be made to fetch from elsewhere, whatever a library would like.
+POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
+
+
+def build_page(studio: Studio, study: Path | None = None) -> gradio.Blocks:
+    """The page; `launch` serves it."""
+    with gradio.Blocks(title=TITLE, analytics_enabled=False) as page:
+        gradio.Markdown(f"# {TITLE}")
+        with gradio.Tab("Draw"):
+            _draw_tab(page, studio)
+        with gradio.Tab("Your photograph"):
+            _photograph_tab()
+        with gradio.Tab("Study"):
+            _study_tab(study)
+    return page.queue(max_size=WAITING, default_concurrency_limit=1)
+
+
+def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
+    patches = studio.backbone.patches
+    running: dict[str, list[threading.Event]] = {}  # by visitor
+    with gradio.Row():
+        with gradio.Column(scale=2, min_width=280):
+            if studio.by_label:
+                last = studio.backbone.config.num_classes - 1
+                subject = gradio.Number(value=0, precision=0, label=f"Class label, 0 to {last}", elem_id="subject")
+            else:
+                subject = gradio.Textbox(label="Prompt", value=first_prompt(studio), lines=2, elem_id="subject")
+            quarter = resolve_budget(0.25, patches)
+            budget = gradio.Slider(
+                1, patches, quarter, step=1, label=f"Budget: regions, of {patches} patches", elem_id="budget"
+            )
+            words = studio.text_tokens or 2  # unseen where they cannot be turned down
+            text_budget = gradio.Slider(
+                1,
+                words,
+                words,
+                step=1,
+                label=f"Text budget: text tokens, of {words}",
+                visible=studio.text_tokens is not None,
+                elem_id="text_budget",
+            )
+            with gradio.Row():
+                seed = gradio.Number(value=0, precision=0, label="Seed", min_width=80, elem_id="seed")
+                guidance = gradio.Number(
+                    value=studio.backbone.flow.guidance_scale, label="Guidance", min_width=80, elem_id="guidance"
+                )
+            steps = gradio.Slider(1, MOST_STEPS, STEPS, step=1, label="Sampling steps", elem_id="steps")
+            with gradio.Row():
+                go = gradio.Button("Generate", variant="primary", elem_id="generate", min_width=80)
+                stop = gradio.Button("Stop", elem_id="stop", min_width=80)
+        with gradio.Column(scale=5):
+            with gradio.Row():
+                look = dict(interactive=False, format="png", buttons=["download"], height=380)
+                dense = gradio.Image(label="Dense: every patch a token", elem_id="dense", **look)
+                region = gradio.Image(label="Region tokens", elem_id="region", **look)
+            show = gradio.Checkbox(label="Show the regions of the last step", value=False, elem_id="overlay")
+            status = gradio.Markdown("Both pictures start from the same noise.", elem_id="status")
+            numbers = gradio.HTML(elem_id="numbers")
+    both = gradio.State((None, None))  # the region picture without and with its regions
+
+    def generate(
+        subject: Any,
+        seed: Any,
+        steps: Any,
+        guidance: Any,
+        budget: Any,
+        text_budget: Any,
+        show: bool,
+        who: gradio.Request,
+    ) -> Iterator[tuple]:
+        stop = threading.Event()
+        running.setdefault(who.session_hash, []).append(stop)
+        text = int(text_budget) if studio.text_tokens is not None and text_budget != studio.text_tokens else None
+        request = Request(_whole(subject), _whole(seed), _whole(steps), guidance, _whole(budget), text)
+        try:
+            for frame in studio.draw(request, stop):
+                seen = frame.overlay if show and frame.overlay is not None else frame.region
+                table = numbers_of(studio, request, frame)
+                yield frame.dense, seen, frame.message, table, (frame.region, frame.overlay)
+        except Stopped:
+            yield gradio.skip(), gradio.skip(), "Stopped.", "", (None, None)
+        except InputError as error:
+            yield None, None, _sentence(error), "", (None, None)
+        finally:
+            if stop in running.get(who.session_hash, ()):
+                running[who.session_hash].remove(stop)
+
+    def halt(who: gradio.Request) -> str:
+        for stop in running.get(who.session_hash, ()):
+            stop.set()
+        return "Stopped."
+
+    def leave(who: gradio.Request) -> None:
+        halt(who)
+        running.pop(who.session_hash, None)
+
+    inputs = [subject, seed, steps, guidance, budget, text_budget, show]
+    outputs = [dense, region, status, numbers, both]
+    drawing = go.click(generate, inputs, outputs, api_name="generate", show_progress="minimal", show_progress_on=status)
+    # A run that has begun is told to stop; one that still waits for its turn is taken out of the queue.
+    hidden = dict(show_progress="hidden", api_visibility="private")
+    stop.click(halt, None, status, queue=False, cancels=[drawing], **hidden)
+    show.change(lambda show, both: both[1] if show and both[1] is not None else both[0], [show, both], region, **hidden)
+    page.unload(leave)  # nobody looks any more
+
+
+def _photograph_tab() -> None:
+    gradio.Markdown("The regions of a photograph, by the pixels of its patches; no model is asked.")
+    with gradio.Row():
+        with gradio.Column(scale=2, min_width=280):
+            file = gradio.File(label="A photograph: PNG, JPEG, WebP", elem_id="photograph")
+            share = gradio.Slider(1, 100, 25, step=1, label="Budget: regions, % of the patches", elem_id="share")
+            cuts = gradio.Radio(["merge", "gaps", "fixed"], value="merge", label="Rule that places the cuts")
+        with gradio.Column(scale=5):
+            look = dict(interactive=False, format="png", buttons=["download"], height=460)
+            picture = gradio.Image(label="Its regions", elem_id="cut", **look)
+            status = gradio.Markdown(elem_id="cut_status")
+
+    def cut(path: str | None, share: float, cuts: str) -> tuple:
+        if path is None:
+            return None, "Upload a photograph first."
+        try:
+            photograph, grid = load_photograph(path, 512, 16)
+            budget = resolve_budget(share / 100, grid[0] * grid[1])
+            found = cut_photograph(photograph, grid, 16, budget, cuts, "hilbert")
+        except InputError as error:
+            return None, _sentence(error, path)
+        kept, even = 100 * found.retained, 100 * found.retained_by_even_cuts
+        text = f"{budget} regions of {grid[0] * grid[1]} patches; the largest has {found.largest} patches, "
+        text += f"{found.singles} have one. They keep {kept:.1f} % of the pixels' variance, even cuts {even:.1f} %."
+        return draw_regions(photograph, found.regions, grid), text
+
+    changes = [file.change, share.release, cuts.change]
+    gradio.on(changes, cut, [file, share, cuts], [picture, status], show_progress="minimal", api_name="cut")
+
+
+def _study_tab(folder: Path | None) -> None:
+    rows, pictures = study_rows(folder), study_pictures(folder)
+    if not rows and not pictures:
+        gradio.Markdown(NOTHING, elem_id="study")
+        return
+    if rows:
+        gradio.Plot(study_curve(rows), label="Accuracy at each budget", elem_id="study")
+        gradio.Dataframe(rows, headers=["study", "budget", "right, %", "95 % interval"], interactive=False)
+    if pictures:
+        look = dict(columns=2, object_fit="contain", buttons=["download", "fullscreen"])
+        gradio.Gallery(pictures, label="Figures", elem_id="study_figures", **look)
+
+
+def first_prompt(studio: Studio) -> str:
+    """A prompt that the model understands, to begin with."""
+    from rti.demo import PROMPTS
+    from rti.scenes.encoder import WordEncoder
+
+    return PROMPTS[0] if isinstance(studio.pipe.text_encoder, WordEncoder) else "a lighthouse in soft morning light"
+
+
+def numbers_of(studio: Studio, request: Request, frame: Frame) -> str:
+    """Times, speed-up and tokens per block, as HTML."""
+    if frame.speedup is None:
+        return ""
+    tokens = studio.tokens_per_block(request.budget)
+    patches = studio.backbone.patches
+    first, last = studio.elastic.config.core
+    bars = "".join(
+        f'<i class="{"core" if first <= block <= last else ""}" style="height: {max(3, 100 * count // patches)}%"'
+        f' title="block {block}: {count} tokens"></i>'
+        for block, count in enumerate(tokens)
+    )
+    core = sorted(set(tokens[first : last + 1]))
+    return (
+        f"<p><b>dense {frame.dense_seconds:.2f} s, regions {frame.region_seconds:.2f} s: "
+        f"{frame.speedup:.2f} times as fast</b>, measured on this machine.</p>"
+        f'<div class="blocks">{bars}</div>'
+        f"<p>Image tokens in each block: {patches}, and {' or '.join(map(str, core))} in the core, "
+        f"blocks {first} to {last} of {len(tokens)}.</p>"
+    )
+
+
+def _whole(value: Any) -> Any:
+    """Numbers of a form are often floats; what is no whole number is left for the check to refuse."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _sentence(error: InputError, path: str | None = None) -> str:
+    """An error for a visitor: one line that begins with a capital and names no file of this machine."""
+    text = " ".join(str(error).split())
+    if path is not None:
+        text = text.replace(path, Path(path).name)
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+class _Policy:
+    """Adds the policy to every answer. Plain ASGI, so that answers stream."""
+
+    def __init__(self, app: Any):
+        self.app = app
+
+    async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
+        async def with_policy(message: dict) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (b"content-security-policy", POLICY.encode())]}
+            await send(message)
+
+        await self.app(scope, receive, with_policy if scope["type"] == "http" else send)
+
+
+def launch(page: gradio.Blocks, host: str | None = "127.0.0.1", port: int | None = None, wait: bool = True) -> str:
+    """Serve the page and give back its address. Host None leaves it to GRADIO_SERVER_NAME, as on a Space."""
+    from starlette.middleware import Middleware
+
+    theme = gradio.themes.Default(
+        font=["ui-sans-serif", "system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
+    )
+    try:
+        _, address, _ = page.launch(
+            server_name=host,
+            server_port=port,
+            share=False,
+            inbrowser=False,
+            quiet=True,
+            prevent_thread_lock=True,
+            ssr_mode=False,
+            show_error=False,
+            footer_links=[],
+            max_file_size="30mb",
+            theme=theme,
+            css=CSS,
+            app_kwargs={"middleware": [Middleware(_Policy)]},
+        )
+    except OSError as error:
+        raise InputError(f"cannot serve on {host}, port {port or 'any from 7860 on'}: {error}") from None
+    if wait:
+        print(f"rti web: {address}  (Ctrl-C ends it)", flush=True)
+        page.block_thread()
+    return address

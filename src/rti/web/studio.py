@@ -1,0 +1,178 @@
+"""Dense and region pictures from the same noise, shown while they form, timed, and stopped when asked."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+
+from rti import cost
+from rti.errors import InputError
+from rti.images import draw_regions, enlarge, to_pil
+from rti.pipeline import Pipeline
+from rti.probes.trajectory import RegionsHook
+
+LONGEST_PROMPT = 1000  # characters
+MOST_STEPS = 200
+SHOWN = 512  # small pictures are enlarged to this
+PREVIEW_SECONDS = 0.15  # between two previews: more often than that nobody sees
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a visitor asks for."""
+
+    subject: Any  # a prompt or a label
+    seed: int = 0
+    steps: int = 25
+    guidance: float = 1.0
+    budget: int = 64
+    text_budget: int | None = None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What there is to see so far. `overlay` is the region picture with its regions, at the end."""
+
+    message: str
+    dense: Image.Image | None = None
+    region: Image.Image | None = None
+    overlay: Image.Image | None = None
+    dense_seconds: float | None = None
+    region_seconds: float | None = None
+
+    @property
+    def speedup(self) -> float | None:
+        return self.dense_seconds / self.region_seconds if self.dense_seconds and self.region_seconds else None
+
+
+class Stopped(Exception):
+    """Raised inside a run that was asked to stop."""
+
+
+class Studio:
+    """One model for all visitors, one run at a time."""
+
+    def __init__(self, pipe: Pipeline):
+        if pipe.elastic is None:
+            raise InputError("the page compares a budget with dense, and this model has no adapter; give --adapter")
+        self.pipe, self.backbone, self.elastic = pipe, pipe.backbone, pipe.elastic
+        self.by_label = self.backbone.conditioned_on != "text"
+        self._turn = threading.Lock()
+
+    @property
+    def text_tokens(self) -> int | None:
+        """How many text tokens there are, where their number can be turned down."""
+        return None if self.elastic.reduction.text is None else self.backbone.config.prompt_length
+
+    def tokens_per_block(self, budget: int) -> list[int]:
+        return cost.tokens_per_block(self.backbone, self.elastic.reduction, budget)
+
+    def check(self, request: Request) -> None:
+        """Refuse in one sentence what cannot be drawn, before waiting for a turn."""
+        subject = request.subject
+        if self.by_label:
+            classes = self.backbone.config.num_classes
+            if isinstance(subject, bool) or not isinstance(subject, int) or not 0 <= subject < classes:
+                raise InputError(f"The label must be a whole number from 0 to {classes - 1}.")
+        elif not isinstance(subject, str) or not subject.strip():
+            raise InputError("Please write a prompt first.")
+        elif len(subject) > LONGEST_PROMPT:
+            raise InputError(f"The prompt has {len(subject):,} characters, at most {LONGEST_PROMPT:,} are allowed.")
+        limits = {"seed": 2**63 - 1, "steps": MOST_STEPS, "budget": self.backbone.patches}
+        for name, most in limits.items():
+            value, least = getattr(request, name), 0 if name == "seed" else 1
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise InputError(f"The {name} must be a whole number from {least} to {most:,}.")
+        if not isinstance(request.guidance, (int, float)) or not 0 <= request.guidance <= 100:
+            raise InputError("The guidance must be a number from 0 to 100.")
+
+    def draw(self, request: Request, stop: threading.Event) -> Iterator[Frame]:
+        """Frames while the dense and then the region picture form; the last has both, the regions and the times.
+
+        Set `stop`, or close the iterator, and the run ends after the step it is in.
+        """
+        self.check(request)
+        frames: queue.Queue[Frame | Exception | None] = queue.Queue()
+        worker = threading.Thread(target=self._work, args=(request, stop, frames), daemon=True)
+        worker.start()
+        try:
+            while (frame := frames.get()) is not None:
+                if isinstance(frame, Exception):
+                    raise frame
+                yield frame
+        finally:
+            stop.set()
+            worker.join()
+
+    def _work(self, request: Request, stop: threading.Event, frames: queue.Queue) -> None:
+        try:
+            with self._turn:
+                self._both(request, stop, frames)
+        except Exception as error:  # told to the visitor, whatever it is
+            frames.put(error)
+        finally:
+            frames.put(None)
+
+    def _both(self, request: Request, stop: threading.Event, frames: queue.Queue) -> None:
+        if stop.is_set():
+            raise Stopped
+        self.elastic.unmerge()  # before the clock starts: dense has no LoRA
+        dense, _, dense_seconds = self._one(request, None, stop, frames, None)
+        self.elastic.merge()
+        region, regions, seconds = self._one(request, request.budget, stop, frames, dense)
+        overlay = None if regions is None else draw_regions(region, regions, self.backbone.grid)
+        frame = Frame("", _shown(dense), _shown(region), overlay, dense_seconds, seconds)
+        frames.put(Frame(f"Done: {frame.speedup:.2f} times as fast.", *list(vars(frame).values())[1:]))
+
+    def _one(
+        self, request: Request, budget: int | None, stop: threading.Event, frames: queue.Queue, dense: Any
+    ) -> tuple[Image.Image, torch.Tensor | None, float]:
+        """One picture, its regions, and the seconds its steps took."""
+        what = "dense" if budget is None else f"{budget} regions"
+        hook = RegionsHook(self.elastic.reduction)  # the last step's regions; a reduction without any shows none
+        hook.armed = request.steps == 1
+        started = shown = time.perf_counter()
+        seconds = 0.0
+
+        def after_step(pipe: Pipeline, step: int, when: float, values: dict[str, torch.Tensor]) -> None:
+            nonlocal shown, seconds
+            if stop.is_set():
+                raise Stopped
+            seconds = time.perf_counter() - started
+            hook.armed = step == request.steps - 2
+            if time.perf_counter() - shown >= PREVIEW_SECONDS or step == 0:
+                shown = time.perf_counter()
+                preview = _shown(to_pil(values["estimate"])[0])
+                pair = (preview, None) if budget is None else (_shown(dense), preview)
+                frames.put(Frame(f"Drawing {what}: step {step + 1} of {request.steps}.", *pair))
+
+        with hook:
+            drawn = self.pipe(
+                request.subject,
+                num_inference_steps=request.steps,
+                guidance_scale=float(request.guidance),
+                generator=torch.Generator().manual_seed(request.seed),
+                budget=budget,
+                dense=budget is None,
+                text_budget=None if budget is None else request.text_budget,
+                callback_on_step_end=after_step,
+                progress=False,
+            )
+        regions = hook.take()
+        return drawn.images[0], None if regions is None else regions[0], seconds
+
+    def warm_up(self, subject: Any) -> None:
+        """Draw one step of each, so that the first visitor's times are like the second's."""
+        for _ in self.draw(Request(subject, steps=1, budget=max(1, self.backbone.patches // 4)), threading.Event()):
+            pass
+
+
+def _shown(picture: Image.Image | None) -> Image.Image | None:
+    return None if picture is None else enlarge(picture, SHOWN)

@@ -1,0 +1,251 @@
+"""The page, by a visitor's hands: a real browser types, moves the dial, uploads, stops; and nothing leaves the machine.
+
+Skipped where gradio is not there; the browser's tests also where playwright or a Chromium is not.
+"""
+
+import io
+import runpy
+import shutil
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlparse
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import rti
+from rti import shipped
+from test_cli import DATA, run
+from test_shipped import made as made  # the fixture
+from test_web_studio import PROMPT
+from test_web_studio import studio as studio  # the fixture
+from tiny import CORE, randomise_trainable, refused
+
+pytest.importorskip("gradio")
+
+ROOT = Path(__file__).parent.parent
+SECONDS = 120_000  # milliseconds, for a busy machine; each wait ends as soon as what it waits for is there
+
+
+@pytest.fixture(scope="module")
+def outside():
+    """Addresses beyond this machine that this process tried to reach, which is not let through."""
+    tried, connect = [], socket.socket.connect
+
+    def guarded(self, address):
+        host = address[0] if isinstance(address, tuple) else "localhost"
+        if host not in ("127.0.0.1", "::1", "localhost", "0.0.0.0"):
+            tried.append(address)
+            raise OSError(f"{address} is not this machine")
+        return connect(self, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", guarded)
+        yield tried
+
+
+@pytest.fixture(scope="module")
+def address(studio, outside):
+    from rti.web.page import build_page, launch
+
+    page = build_page(studio)
+    yield launch(page, wait=False)
+    page.close()
+    assert outside == []
+
+
+def test_the_page_answers_this_machine_alone_and_tells_browsers_to_stay_on_it(address):
+    import httpx
+
+    assert urlparse(address).hostname == "127.0.0.1"
+    answer = httpx.get(address, timeout=120)
+    assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+    assert "fonts.googleapis" not in answer.text
+
+
+def test_ten_visitors_at_once_all_get_a_picture(address):
+    from gradio_client import Client
+
+    def visit(number: int) -> tuple:
+        client = Client(address, verbose=False, analytics_enabled=False, httpx_kwargs={"timeout": 120})
+        return client.predict(PROMPT, number, 2, 1.0, 8 + number, 1, False, api_name="/generate")
+
+    with ThreadPoolExecutor(10) as pool:
+        results = list(pool.map(visit, range(10)))
+    assert len(results) == 10
+    for number, (dense, region, message, table, *_) in enumerate(results):
+        assert message.startswith("Done")
+        assert f"and {8 + number} in the core" in table
+        assert Image.open(region).size == Image.open(dense).size == (512, 512)
+    assert len({Path(result[1]).read_bytes() for result in results}) == 10  # ten seeds, ten pictures
+
+
+def browser_path() -> str | None:
+    return next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if browser_path() is None:
+        pytest.skip("no Chromium here")
+    with playwright.sync_playwright() as starter:
+        opened = starter.chromium.launch(executable_path=browser_path(), args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser, address):
+    """A page in a browser of its own; nothing it asks for may be elsewhere."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    context.set_default_timeout(SECONDS)
+    page, asked = context.new_page(), []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(address)
+    page.wait_for_selector("#generate")
+    yield page
+    context.close()
+    assert len(asked) > 10
+    assert {urlparse(url).hostname for url in asked if not url.startswith(("data:", "blob:"))} == {"127.0.0.1"}
+
+
+def status(page, words: str, where: str = "#status") -> str:
+    """Wait until the page says so."""
+    page.wait_for_function(
+        "([where, words]) => document.querySelector(where).innerText.includes(words)", arg=[where, words]
+    )
+    return page.inner_text(where)
+
+
+def picture(page, where: str) -> np.ndarray:
+    """What the browser shows there."""
+    page.wait_for_selector(f"{where} img")
+    answer = page.request.get(page.get_attribute(f"{where} img", "src"))
+    return np.asarray(Image.open(io.BytesIO(answer.body())).convert("RGB"))
+
+
+def test_a_visitor_types_a_prompt_moves_the_dial_and_sees_both_pictures_and_the_regions(visit, tmp_path):
+    visit.fill("#subject textarea", "two green triangles")
+    visit.fill("#budget input[type=range]", "12")
+    visit.fill("#steps input[type=range]", "3")
+    visit.click("#generate")
+    status(visit, "Done")
+    numbers = visit.inner_text("#numbers")
+    assert "times as fast" in numbers
+    assert "64, and 12 in the core, blocks {} to {} of 4".format(*CORE) in numbers
+    assert visit.locator("#numbers .blocks i").count() == 4
+    dense, region = picture(visit, "#dense"), picture(visit, "#region")
+    assert dense.shape == region.shape == (512, 512, 3)
+    assert not np.array_equal(dense, region)
+    plain = visit.get_attribute("#region img", "src")
+    visit.check("#overlay input")
+    visit.wait_for_function("old => document.querySelector('#region img').src != old", arg=plain)
+    overlay = picture(visit, "#region")
+    changed = (overlay != region).any(axis=-1).mean()
+    assert 0.01 < changed < 0.5  # lines on the same picture
+    visit.uncheck("#overlay input")
+    visit.wait_for_function("old => document.querySelector('#region img').src == old", arg=plain)
+    visit.screenshot(path=tmp_path / "draw.png")
+    assert Image.open(tmp_path / "draw.png").width == 1200
+
+
+def test_a_visitor_who_asks_for_too_much_gets_a_sentence(visit):
+    visit.fill("#subject textarea", "a " * 600)
+    visit.click("#generate")
+    assert status(visit, "1,200 characters").count("\n") == 0
+    visit.fill("#subject textarea", "a purple zebra")
+    visit.click("#generate")
+    assert status(visit, "zebra").startswith("Unknown words")
+
+
+def test_a_visitor_uploads_a_photograph_and_a_bad_file(visit, tmp_path):
+    pixels = np.full((96, 160, 3), 120, dtype=np.uint8)
+    pixels[:48, :48] = np.random.default_rng(0).integers(0, 255, (48, 48, 3))
+    Image.fromarray(pixels).save(tmp_path / "photograph.png")
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    visit.get_by_role("tab", name="Your photograph").click()
+    visit.set_input_files("#photograph input[type=file]", tmp_path / "photograph.png")
+    assert "152 regions of 608 patches" in status(visit, "regions of", "#cut_status")
+    assert picture(visit, "#cut").shape == (304, 512, 3)
+    visit.get_by_label("Remove this file").or_(visit.get_by_label("Clear")).first.click()
+    status(visit, "Upload a photograph first", "#cut_status")
+    visit.set_input_files("#photograph input[type=file]", tmp_path / "bad.png")
+    sentence = status(visit, "not a readable picture", "#cut_status")
+    assert sentence.startswith("Bad.png")
+    assert str(tmp_path) not in sentence
+
+
+def test_a_visitor_stops_a_run(visit, studio, monkeypatch):
+    head, calls = studio.backbone.head, []
+
+    def slow(tokens):
+        calls.append(time.perf_counter())
+        time.sleep(0.05)
+        return head(tokens)
+
+    monkeypatch.setattr(studio.backbone, "head", slow)
+    visit.fill("#steps input[type=range]", "200")
+    visit.click("#generate")
+    status(visit, "Drawing dense: step")
+    visit.click("#stop")
+    status(visit, "Stopped")
+    assert studio._turn.acquire(timeout=10)  # the run has let go of the model
+    studio._turn.release()
+    assert 0 < len(calls) < 200
+    monkeypatch.undo()
+    visit.fill("#steps input[type=range]", "1")
+    visit.click("#generate")
+    status(visit, "Done")
+
+
+def test_without_results_the_study_is_a_sentence(visit):
+    visit.get_by_role("tab", name="Study").click()
+    assert "no results" in status(visit, "study", "#study")
+
+
+# The command and the Space.
+
+
+def test_the_command_serves_the_model_it_was_given(capsys, tmp_path, monkeypatch):
+    model = rti.attach(rti.load_backbone(DATA / "jit-tiny"), rti.RegionConfig(core=(2, 3)))
+    randomise_trainable(model).save_pretrained(tmp_path / "adapter")
+    served = []
+    monkeypatch.setattr("rti.web.page.launch", lambda page, host, port: served.append((page, host, port)))
+    code, _, err = run(capsys, "web", tmp_path / "adapter", "--port", 7999)
+    assert code == 0, err
+    assert served[0][1:] == ("127.0.0.1", 7999)
+    code, _, err = run(capsys, "web", DATA / "jit-tiny")
+    assert (code, "adapter" in err) == (2, True)
+    code, _, err = run(capsys, "web", tmp_path / "adapter", "--port", 0)
+    assert (code, "port 0" in err) == (2, True)
+    assert len(served) == 1
+
+
+def test_a_port_that_is_taken_is_one_line(studio):
+    from rti.web.page import build_page, launch
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with refused(port):
+            launch(build_page(studio), port=port, wait=False)
+
+
+def test_the_space_serves_the_model_inside_with_the_gradio_we_test(made, monkeypatch):
+    header = (ROOT / "space" / "README.md").read_text(encoding="utf-8").split("---")[1]
+    values = dict(line.split(": ", 1) for line in header.strip().splitlines())
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert values["sdk"] == "gradio"
+    assert f"gradio=={values['sdk_version']}\n" in pinned
+    monkeypatch.setattr(shipped, "MODELS", made)
+    served = []
+    monkeypatch.setattr("rti.web.page.launch", lambda page, host: served.append(host))
+    runpy.run_path(str(ROOT / "space" / values["app_file"]))
+    assert served == [None]
