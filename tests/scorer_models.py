@@ -90,13 +90,15 @@ def save_mask2former(folder: Path, seed: int = 0, labels: int = 80) -> Path:
     return folder
 
 
-REWARD = dict(vision=64, vision_layers=2, patch=8, places=17, text=32, text_layers=2, heads=2, inner=48, words=60)
-HEAD = (32, 1024, 128, 64, 16, 1)
+REWARD = dict(vision=64, vision_inner=40, vision_layers=2, patch=8, places=17, projection=24)
+REWARD |= dict(text=32, inner=48, text_layers=2, heads=2, words=60, positions=40)
+PUBLISHED = dict(vision=1024, vision_inner=4096, vision_layers=24, patch=16, places=197, projection=256)
+PUBLISHED |= dict(text=768, inner=3072, text_layers=12, heads=12, words=30524, positions=512)
 
 
-def reward_shapes() -> dict[str, tuple[int, ...]]:
-    """Every weight of ImageReward.pt by its published name, with small widths."""
-    wide, inner, text = REWARD["vision"], REWARD["inner"], REWARD["text"]
+def reward_shapes(sizes: dict[str, int] = REWARD) -> dict[str, tuple[int, ...]]:
+    """Every weight of ImageReward.pt by its published name."""
+    wide, inner, text, positions = sizes["vision"], sizes["inner"], sizes["text"], sizes["positions"]
     shapes: dict[str, tuple[int, ...]] = {}
 
     def linear(name: str, out: int, into: int) -> None:
@@ -106,20 +108,21 @@ def reward_shapes() -> dict[str, tuple[int, ...]]:
         shapes[f"{name}.weight"], shapes[f"{name}.bias"] = (size,), (size,)
 
     eyes, words = "blip.visual_encoder", "blip.text_encoder"
-    shapes[f"{eyes}.cls_token"], shapes[f"{eyes}.pos_embed"] = (1, 1, wide), (1, REWARD["places"], wide)
-    shapes[f"{eyes}.patch_embed.proj.weight"] = (wide, 3, REWARD["patch"], REWARD["patch"])
+    shapes[f"{eyes}.cls_token"], shapes[f"{eyes}.pos_embed"] = (1, 1, wide), (1, sizes["places"], wide)
+    shapes[f"{eyes}.patch_embed.proj.weight"] = (wide, 3, sizes["patch"], sizes["patch"])
     shapes[f"{eyes}.patch_embed.proj.bias"] = (wide,)
-    for layer in range(REWARD["vision_layers"]):
+    for layer in range(sizes["vision_layers"]):
         block = f"{eyes}.blocks.{layer}"
         norm(f"{block}.norm1", wide), norm(f"{block}.norm2", wide)
         linear(f"{block}.attn.qkv", 3 * wide, wide), linear(f"{block}.attn.proj", wide, wide)
-        linear(f"{block}.mlp.fc1", inner, wide), linear(f"{block}.mlp.fc2", wide, inner)
+        linear(f"{block}.mlp.fc1", sizes["vision_inner"], wide)
+        linear(f"{block}.mlp.fc2", wide, sizes["vision_inner"])
     norm(f"{eyes}.norm", wide)
-    shapes[f"{words}.embeddings.position_ids"] = (1, 40)
-    shapes[f"{words}.embeddings.word_embeddings.weight"] = (REWARD["words"], text)
-    shapes[f"{words}.embeddings.position_embeddings.weight"] = (40, text)
+    shapes[f"{words}.embeddings.position_ids"] = (1, positions)
+    shapes[f"{words}.embeddings.word_embeddings.weight"] = (sizes["words"], text)
+    shapes[f"{words}.embeddings.position_embeddings.weight"] = (positions, text)
     norm(f"{words}.embeddings.LayerNorm", text)
-    for layer in range(REWARD["text_layers"]):
+    for layer in range(sizes["text_layers"]):
         block = f"{words}.encoder.layer.{layer}"
         for attention, source in (("attention", text), ("crossattention", wide)):
             linear(f"{block}.{attention}.self.query", text, text)
@@ -129,8 +132,8 @@ def reward_shapes() -> dict[str, tuple[int, ...]]:
             norm(f"{block}.{attention}.output.LayerNorm", text)
         linear(f"{block}.intermediate.dense", inner, text), linear(f"{block}.output.dense", text, inner)
         norm(f"{block}.output.LayerNorm", text)
-    linear("blip.vision_proj", 24, wide), linear("blip.text_proj", 24, text)
-    for number, (into, out) in zip((0, 2, 4, 6, 7), pairwise(HEAD), strict=True):
+    linear("blip.vision_proj", sizes["projection"], wide), linear("blip.text_proj", sizes["projection"], text)
+    for number, (into, out) in zip((0, 2, 4, 6, 7), pairwise((text, 1024, 128, 64, 16, 1)), strict=True):
         linear(f"mlp.layers.{number}", out, into)
     return shapes
 
@@ -150,26 +153,27 @@ def reward_state(seed: int = 0) -> dict[str, torch.Tensor]:
     return state
 
 
-MED_CONFIG = {
-    "architectures": ["BertModel"],
-    "hidden_size": REWARD["text"],
-    "num_attention_heads": REWARD["heads"],
-    "num_hidden_layers": REWARD["text_layers"],
-    "intermediate_size": REWARD["inner"],
-    "vocab_size": REWARD["words"],
-    "max_position_embeddings": 40,
-    "hidden_act": "gelu",
-    "layer_norm_eps": 1e-12,
-    "hidden_dropout_prob": 0.1,
-    "encoder_width": 768,
-    "add_cross_attention": True,
-}
+def med_config(sizes: dict[str, int] = REWARD) -> dict:
+    return {
+        "architectures": ["BertModel"],
+        "hidden_size": sizes["text"],
+        "num_attention_heads": sizes["heads"],
+        "num_hidden_layers": sizes["text_layers"],
+        "intermediate_size": sizes["inner"],
+        "vocab_size": sizes["words"],
+        "max_position_embeddings": sizes["positions"],
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12,
+        "hidden_dropout_prob": 0.1,
+        "encoder_width": 768,
+        "add_cross_attention": True,
+    }
 
 
 def save_image_reward(folder: Path, seed: int = 0) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(reward_state(seed), folder / "ImageReward.pt")
-    (folder / "med_config.json").write_text(json.dumps(MED_CONFIG))
+    (folder / "med_config.json").write_text(json.dumps(med_config()))
     return folder
 
 

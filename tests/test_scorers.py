@@ -14,8 +14,9 @@ from rti.scorers.imagereward import ImageReward, ImageRewardScorer, convert
 from rti.scorers.pictures import clip_pixels
 from rti.scorers.results import Score, prompt_means, score_folder
 from scorer_models import (
-    MED_CONFIG,
+    PUBLISHED,
     REWARD,
+    med_config,
     random_pixels,
     reward_shapes,
     reward_state,
@@ -185,7 +186,7 @@ def plain_reward(state, pixels, tokens, mask):
 def test_the_conversion_maps_every_key_and_nothing_is_left_over():
     state = reward_state()
     converted = convert(state)
-    model = ImageReward.from_state(state, MED_CONFIG, "here")
+    model = ImageReward.from_state(state, med_config(), "here")
     expected = model.state_dict()
     assert converted.keys() == expected.keys()
     assert all(converted[key].shape == expected[key].shape for key in expected)
@@ -197,6 +198,17 @@ def test_the_conversion_maps_every_key_and_nothing_is_left_over():
     assert sorted(used) == sorted(id(value) for value in converted.values())  # each once
 
 
+def test_the_conversion_fits_the_published_sizes():
+    """Without memory for them: a ViT-L/16 of 16 heads for 224 pixels, and BERT's base with attention to it."""
+    with torch.device("meta"):
+        state = {name: torch.empty(shape) for name, shape in reward_shapes(PUBLISHED).items()}
+        model = ImageReward.from_state(state, med_config(PUBLISHED), "here")
+    vision, text = model.vision.config, model.text.config
+    assert (vision.num_attention_heads, vision.image_size, vision.layer_norm_eps) == (16, 224, 1e-6)
+    assert (text.num_attention_heads, text.encoder_hidden_size, text.layer_norm_eps) == (12, 1024, 1e-12)
+    assert len(model.state_dict()) == len(state) - 5
+
+
 def test_a_key_that_is_unknown_or_missing_is_refused():
     with refused("blip.visual_encoder.blocks.0.attn.rope"):
         convert(reward_state() | {"blip.visual_encoder.blocks.0.attn.rope": torch.zeros(1)})
@@ -205,9 +217,9 @@ def test_a_key_that_is_unknown_or_missing_is_refused():
     state = reward_state()
     del state["blip.text_encoder.encoder.layer.1.crossattention.self.key.bias"]
     with refused("there.pt", "missing text.encoder.layer.1.crossattention.self.key.bias"):
-        ImageReward.from_state(state, MED_CONFIG, "there.pt")
+        ImageReward.from_state(state, med_config(), "there.pt")
     with refused("there.pt"):
-        ImageReward.from_state({}, MED_CONFIG, "there.pt")
+        ImageReward.from_state({}, med_config(), "there.pt")
 
 
 def test_image_reward_equals_a_plain_reference_from_its_published_weights(tmp_path, pictures):

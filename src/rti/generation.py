@@ -35,6 +35,7 @@ from rti.picture_folder import (
     check_manifest,
     entries_text,
     is_whole,
+    tidy,
     write_whole,
 )
 from rti.pipeline import Pipeline
@@ -165,8 +166,9 @@ class Generation:
         if not self.begun:  # only now: what the model refuses leaves nothing behind
             self._begin()
         for picture, image in zip(pictures, drawn, strict=True):
-            if _key(picture) in wanted:
+            if picture[1] == 0:  # so that one process alone writes it
                 self._write_metadata(picture[0])
+            if _key(picture) in wanted:
                 save_image(image, self._path(*picture))
         self._note_time(len(pictures), seconds)
 
@@ -182,9 +184,10 @@ class Generation:
     def _begin(self) -> None:
         """The manifest, then the prompts. Every process writes the same, whoever is first."""
         if not check_manifest(self.folder, self.manifest):  # another command may have begun there by now
-            write_whole(self.folder / MANIFEST, json.dumps(self.manifest, indent=1) + "\n")
+            write_whole(self.folder / MANIFEST, json.dumps(self.manifest, indent=1) + "\n", shared=True)
         if not (self.folder / PROMPTS).is_file():
-            write_whole(self.folder / PROMPTS, entries_text(self.entries))
+            write_whole(self.folder / PROMPTS, entries_text(self.entries), shared=True)
+        tidy(self.folder)
         self.begun = True
 
     def _write_metadata(self, prompt: Prompt) -> None:

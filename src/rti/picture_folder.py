@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import statistics
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,16 +85,35 @@ class PictureFolder:
         return None if self.manifest is None else manifest_digest(self.manifest)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """To a name of this process's own first, then renamed: a reader finds all of it or nothing."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+def write_whole(path: Path, text: str, shared: bool = False) -> None:
+    """To a temporary name first, then renamed: a reader finds all of it or nothing.
+
+    What a killed process leaves behind is overwritten by the next attempt. Where several processes write the same text
+    (`shared`), each has a name of its own, and one that finds it tidied away leaves the file to whoever was first.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part" if shared else f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        while True:
+            temporary.write_text(text, encoding="utf-8")
+            try:
+                os.replace(temporary, path)
+                return
+            except FileNotFoundError:
+                if not shared:
+                    raise
+                if path.is_file():
+                    return
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def tidy(folder: Path) -> None:
+    """Remove what killed processes left unfinished beside the manifest."""
+    for path in folder.glob(".*.part"):
+        path.unlink(missing_ok=True)
 
 
 def is_whole(path: Path, size: tuple[int, int]) -> bool:
