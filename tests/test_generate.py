@@ -6,12 +6,15 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import tqdm.auto
+import tqdm.std
 from PIL import Image
 
 import rti
@@ -473,6 +476,8 @@ def start():
                 for stream in (1, 2):
                     os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
                 torch.set_num_threads(1)
+                for bar in (tqdm.std.tqdm, tqdm.auto.tqdm):
+                    bar.set_lock(threading.RLock())  # tqdm's own is shared by forks, and dies with one that holds it
                 os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
                 generate.__globals__["load_pipeline"] = lambda *_, **__: shipped
                 main([*KILLED, "-o", str(folder)])
