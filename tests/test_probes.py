@@ -20,7 +20,7 @@ from rti.probes.redundancy import KINDS, probe_redundancy, propose_core
 from rti.probes.routing import probe_routing
 from rti.probes.subjects import read_prompts, spread_labels, subjects_of, template_prompts
 from rti.probes.trajectory import RegionsHook, Run, TrunkHook, fingerprint, middle, spread_steps
-from rti.reductions import REDUCTIONS, Reduction
+from rti.reductions import Reduction
 from rti.sampling import sample
 from test_cli import DATA, photograph, run_json  # noqa: F401 (photograph is a fixture)
 from test_cli import run as run_command
@@ -285,13 +285,12 @@ def test_fixed_boundaries_are_two_by_two_cells_and_follow_nothing(family, tmp_pa
     assert row["spread_error"] == 0.0
 
 
-def test_a_new_reduction_has_a_row_without_a_word_here(monkeypatch):
-    """Whatever joins the table of reductions is measured, under its own name."""
-    monkeypatch.setitem(REDUCTIONS, "token-skip", (rti.RegionConfig, lambda config, backbone: Skip(config)))
-    monkeypatch.setattr(rti.RegionConfig, "name", "token-skip")
-    rows = grouping_rows(make_backbone("jit"), CORE)
-    assert rows[-1].name == "token skip"
-    assert rows[-1].groups(None, 4, None) is None
+def test_every_reduction_has_a_row_without_a_word_here():
+    """Whatever joins the table of reductions is measured, under its own name; the control reduces nothing."""
+    rows = {row.name: row for row in grouping_rows(make_backbone("jit"), CORE)}
+    assert {"feature similarity", "latent array", "token skip"} < set(rows)
+    assert "dense" not in rows
+    assert rows["token skip"].groups(None, 4, None) is None
 
 
 class Soft(Reduction):

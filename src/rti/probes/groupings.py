@@ -62,7 +62,9 @@ def grouping_rows(backbone: Backbone, core: tuple[int, int], adapters: dict[str,
     rows = {}
     for name, (config, _) in REDUCTIONS.items():
         for title, settings in VARIANTS.get(name, {" ".join(re.split("[-_]", name)): {}}).items():
-            rows[title] = _fresh(title, config(core=core, **settings), backbone)
+            row = _fresh(title, config(core=core, **settings), backbone)
+            if min(row.reduction.core_tokens(1)) < backbone.patches:  # what runs on all patches groups nothing
+                rows[title] = row
     for title, folder in (adapters or {}).items():
         rows[title] = Row(title, _trained(folder, backbone, core), True)
     return list(rows.values())
