@@ -9,7 +9,7 @@ from rti import scenes
 from rti.cli import main
 from rti.comparison import check_pair, compare_folders, notable_differences, open_row, paired_summary
 from rti.picture_folder import Entry, PictureFolder, entries_text, manifest_digest
-from rti.scenes.intervals import summarise
+from rti.scenes.intervals import stratified_summary
 from rti.scorers.results import Score, strata, summary
 from scorer_models import save_bert_tokenizer, save_clip, save_image_reward, save_mask2former, write_lines
 from tiny import refused
@@ -48,7 +48,7 @@ def test_paired_intervals_cover_the_truth_95_of_100_times():
     for run in range(runs):
         dense, reduced = chances(rng.normal(size=len(labels)), level, gain)
         change = rng.binomial(4, reduced) / 4 - rng.binomial(4, dense) / 4
-        found = summarise(change, labels, resamples=1000, seed=run)
+        found = stratified_summary(change, labels, resamples=1000, seed=run)
         covered += found.interval[0] <= truth <= found.interval[1]
         low, high = found.intervals[TASKS[0]]
         task_covered += low <= first_task <= high

@@ -12,7 +12,7 @@ from typing import Any
 
 from rti.errors import InputError
 from rti.picture_folder import MANIFEST, PictureFolder, images_per_second, manifest_differences
-from rti.scenes.intervals import Interval, Summary, summarise
+from rti.scenes.intervals import Interval, Summary, stratified_summary
 from rti.scorers.results import METRICS, Score, prompt_means, strata
 
 PAIRED = ("geneval", "clip", "pick", "imagereward")  # scored picture by picture; the others only all together
@@ -118,7 +118,7 @@ def paired_summary(
 ) -> Summary:
     """Score minus reference, resampled by prompt; GenEval's within each task."""
     change = prompt_means(folder.entries, score.pictures) - prompt_means(folder.entries, reference.pictures)
-    return summarise(change, strata(folder.entries, score.metric == "geneval"), resamples, seed)
+    return stratified_summary(change, strata(folder.entries, score.metric == "geneval"), resamples, seed)
 
 
 def _compare(row: Row, reference: Row, resamples: int, seed: int) -> Row:

@@ -46,7 +46,9 @@ def percentile_interval(samples: np.ndarray, level: float = LEVEL) -> tuple[floa
     return float(low), float(high)
 
 
-def summarise(values: np.ndarray, strata: Sequence[Hashable], resamples: int = RESAMPLES, seed: int = 0) -> Summary:
+def stratified_summary(
+    values: np.ndarray, strata: Sequence[Hashable], resamples: int = RESAMPLES, seed: int = 0
+) -> Summary:
     """Means and intervals within and over the strata, which are listed in order of appearance."""
     values = np.asarray(values, dtype=np.float64)
     samples = resampled_means(values, strata, resamples, seed)

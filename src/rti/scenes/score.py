@@ -9,7 +9,7 @@ import numpy as np
 
 from rti.errors import InputError
 from rti.scenes.detect import detect
-from rti.scenes.intervals import RESAMPLES, Interval, summarise
+from rti.scenes.intervals import RESAMPLES, Interval, stratified_summary
 from rti.scenes.judge import judge
 from rti.scenes.world import TASKS, Scene
 
@@ -77,7 +77,7 @@ def _summary(
     values: np.ndarray, scenes: Sequence[Scene], resamples: int, seed: int
 ) -> tuple[dict[str, float], dict[str, Interval], float, Interval]:
     """Task means, their intervals, the mean of the task means, its interval (bootstrap stratified by task)."""
-    found = summarise(values, [scene.task for scene in scenes], resamples, seed)
+    found = stratified_summary(values, [scene.task for scene in scenes], resamples, seed)
     present = [task for task in TASKS if task in found.means]
     means, intervals = ({task: some[task] for task in present} for some in (found.means, found.intervals))
     return means, intervals, found.overall, found.interval

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from rti.errors import InputError
 from rti.images import open_image
 from rti.picture_folder import SCORES, Entry, PictureFolder, write_whole
-from rti.scenes.intervals import summarise
+from rti.scenes.intervals import stratified_summary
 
 METRICS = ("geneval", "clip", "pick", "imagereward", "fid", "is")
 Scorer = Callable[[Sequence[Image.Image], Sequence[Entry]], Sequence[dict[str, Any]]]  # rows with at least a "score"
@@ -103,11 +103,11 @@ def strata(entries: Sequence[Entry], by_group: bool) -> list[str]:
 def summary(entries: Sequence[Entry], rows: Sequence[dict[str, Any]], by_group: bool) -> dict[str, Any]:
     """The score with its 95 % interval, bootstrapped over prompts, and the mean of each group."""
     values = prompt_means(entries, rows)
-    found = summarise(values, strata(entries, by_group))
+    found = stratified_summary(values, strata(entries, by_group))
     result = {"score": found.overall, "interval": list(found.interval), "pictures": len(rows), "prompts": len(values)}
     groups = strata(entries, by_group=True)
     if len(set(groups)) > 1 or by_group:
-        per_group = summarise(values, groups)
+        per_group = stratified_summary(values, groups)
         result["groups"] = per_group.means
         result["group_intervals"] = {name: list(interval) for name, interval in per_group.intervals.items()}
     return result
