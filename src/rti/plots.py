@@ -129,5 +129,5 @@ def cost_figure(values: dict[str, Any], path: Path) -> Path:
     one.set_xlabel("budget R, region tokens in the core")
     one.set_ylabel("cost of a forward pass, % of dense")
     one.set_title(f"{values['benchmark']}, batch {values['batch']}, {values['dtype']}, {values['device']}")
-    one.legend(frameon=False, loc="lower left")  # the lines are above
+    one.legend(frameon=False, loc="lower left", ncols=2, fontsize=8)  # the lines are above
     return save(one, path)

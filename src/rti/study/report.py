@@ -12,7 +12,7 @@ import numpy as np
 
 from rti.errors import InputError
 from rti.scenes import TASKS
-from rti.scenes.intervals import percentile_interval, resampled_means, summarise
+from rti.scenes.intervals import percentile_interval, resampled_means, stratified_summary
 from rti.study.plan import Job, Row, Study, as_json, budgets_of, plan
 from rti.study.run import result_of
 
@@ -104,10 +104,10 @@ def _verdicts(folder: Path, jobs: dict[str, Job], name: str, budget: str) -> Ver
 
 def _accuracy(verdicts: Verdicts, dense: Verdicts | None) -> dict[str, Any]:
     values, labels = verdicts
-    tasks, _, overall, interval = summarise(values, labels)
+    tasks, _, overall, interval = stratified_summary(values, labels)
     found = {"images": len(values), "overall": overall, "interval": list(interval), "tasks": tasks}
     if dense is not None and len(dense[0]) >= len(values):  # fewer pictures are the first of more
-        _, _, change, spread = summarise(values - dense[0][: len(values)], labels)
+        _, _, change, spread = stratified_summary(values - dense[0][: len(values)], labels)
         found |= {"difference": change, "difference_interval": list(spread)}
     return found
 
