@@ -222,7 +222,21 @@ def test_scenes_depend_on_seed_and_index_alone():
     assert not torch.equal(open_data("scenes", 64, seed=5)[5].image, first[0].image)
 
 
+def test_scenes_of_one_task():
+    counting = open_data("scenes:counting", 64, seed=4)
+    captions = [counting[index].caption for index in range(20)]
+    assert {caption.split()[0] for caption in captions} == {"two", "three", "four"}
+    assert "counting only" in counting.describe()
+    mixed = open_data("scenes@1,scenes:counting@2", 64, seed=4)
+    counted = sum(mixed[index].caption.split()[0] in ("two", "three", "four") for index in range(300))
+    assert 0.6 < counted / 300 < 0.84  # 1/3 * 1/6 + 2/3
+
+
 def test_wrong_scenes():
+    with pytest.raises(InputError, match="'sorting'; allowed: single_object, two_object, counting"):
+        open_data("scenes:sorting", 64)
+    with pytest.raises(InputError, match="without a task"):
+        open_data("scenes:counting", 64, kind="labels")
     for size in (48, (64, 32), 65):
         with pytest.raises(InputError, match="scenes are square"):
             open_data("scenes", size)

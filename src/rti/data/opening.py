@@ -15,7 +15,7 @@ from rti.data.source import ENDINGS, KINDS, Source
 from rti.errors import InputError
 
 FORMS = (
-    "scenes, a folder of pictures, .tar shards (file, folder, {000..009} pattern, http(s):// or hf://), "
+    "scenes, scenes:TASK, a folder of pictures, .tar shards (file, folder, {000..009} pattern, http(s):// or hf://), "
     "hf:NAME[:split], or several of these as A@WEIGHT,B@WEIGHT"
 )
 
@@ -24,6 +24,8 @@ def open_data(
     spec: str, size: int | tuple[int, int], flip: bool = False, seed: int = 0, kind: str | None = None
 ) -> Source:
     """Open "scenes", a path, an address, "hf:NAME[:split]", or several with weights: "a.tar@0.06,b/@0.016".
+
+    "scenes:counting" is one task of the world alone: with weights, a mix of tasks other than the even one.
 
     size  pictures are scaled and cropped to it, a side or (height, width)
     flip  mirrored pictures as well
@@ -65,10 +67,15 @@ def _weighted(part: str) -> tuple[str, float | None]:
 
 
 def _open(part: str, size: int | tuple[int, int], flip: bool, seed: int, kind: str | None) -> Source:
-    if part == "scenes":
+    world, _, task = part.partition(":")
+    if world == "scenes":
         if flip:
             raise InputError("scenes cannot be flipped: captions say what is left and right, and a moon has one side")
-        return (ClassScenesSource if kind == "labels" else ScenesSource)(size, seed)
+        if kind != "labels":
+            return ScenesSource(size, seed, tasks=(task,)) if task else ScenesSource(size, seed)
+        if task:
+            raise InputError(f"{part} is for a model of captions; one of classes takes scenes, without a task")
+        return ClassScenesSource(size, seed)
     if part.startswith((*WEB, HUB)):
         return ShardSource(part, size, flip, kind)
     if part.startswith(PREFIX):

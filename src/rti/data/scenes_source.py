@@ -8,37 +8,50 @@ import torch
 
 from rti.data.source import Example, Source, check_size
 from rti.errors import InputError
-from rti.scenes import CLASSES, batch, class_example, class_of
+from rti.scenes import CLASSES, TASKS, batch, class_example, class_of
 from rti.scenes.layout import CANVAS
 
 
 class ScenesSource(Source):
-    """One fresh picture per index, a function of (seed, index). There is nothing to store and nothing to shuffle."""
+    """One fresh picture per index, a function of (seed, index). There is nothing to store and nothing to shuffle.
+
+    The task of each is drawn from `tasks`.
+    """
 
     kind = "text"
     endless = True
 
-    def __init__(self, size: int | tuple[int, int], seed: int = 0, length: int = 1 << 40, split: str = "train") -> None:
+    def __init__(
+        self,
+        size: int | tuple[int, int],
+        seed: int = 0,
+        length: int = 1 << 40,
+        split: str = "train",
+        tasks: tuple[str, ...] = TASKS,
+    ) -> None:
         height, width = check_size(size)
         if height != width or (CANVAS % height and height % CANVAS):
             raise InputError(f"scenes are square, with sides that divide {CANVAS} or are a multiple of it, got {size}")
         if seed < 0 or length < 1:
             raise InputError(f"scenes need a seed of at least 0 and at least one picture, got {seed} and {length}")
-        self.size, self.seed, self.length, self.split = height, seed, length, split
+        if not tasks or not set(tasks) <= set(TASKS):
+            raise InputError(f"scenes with the tasks {', '.join(tasks)!r}; allowed: {', '.join(TASKS)}")
+        self.size, self.seed, self.length, self.split, self.tasks = height, seed, length, split, tasks
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> Example:
         self.check_index(index)
-        drawn = batch(self.seed, index, 1, self.split, self.size)
+        drawn = batch(self.seed, index, 1, self.split, self.size, self.tasks)
         return Example(torch.from_numpy(drawn.images[0]), drawn.scenes[0].caption, None)
 
     def captions(self) -> Iterator[str]:
         raise InputError("scenes are endless: their captions cannot all be read, and are encoded while training")
 
     def describe(self) -> str:
-        return f"scenes: pictures with captions drawn from seed {self.seed} at {self.size} x {self.size}"
+        only = "" if self.tasks == TASKS else f", {' and '.join(self.tasks)} only"
+        return f"scenes: pictures with captions drawn from seed {self.seed} at {self.size} x {self.size}{only}"
 
 
 class ClassScenesSource(ScenesSource):
