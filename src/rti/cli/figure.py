@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from rti.cli.models import DEVICE_HELP, MODEL_HELP, load_pipeline
+from rti.cli.options import unfold
 from rti.cli.output import show_json, whole_numbers
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from rti.pipeline import Pipeline
+    from rti.probes.gallery import Drawing
 
 figures = typer.Typer(
     no_args_is_help=True,
@@ -26,15 +29,35 @@ figures = typer.Typer(
 DATA = typer.Argument(help="Folder of rti probe, or the JSON file it wrote there.")
 OUTPUT_HELP = "Where to write the PNG; the SVG and the data go beside it."
 PAPER = typer.Option(False, "--paper", help="Draw the paper's values of MiniT2I-B/16 beside it.")
-MODEL = typer.Argument(help=MODEL_HELP)
-SUBJECTS = typer.Argument(help="Prompts, or labels for a class-conditional model.")
-SEED = typer.Option(0, help="Seed of the pictures' noise.")
-STEPS = typer.Option(None, help="Sampling steps. Default: the model's own.")
-GUIDANCE = typer.Option(None, help="Guidance scale. Default: the model's own.")
-ADAPTER = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
 TRAINED = typer.Option(None, help="A further method: NAME=FOLDER of its adapter. May be repeated.")
-DEVICE = typer.Option("auto", help=DEVICE_HELP)
 JSON = typer.Option(False, "--json", help="Print one JSON line at the end.")
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What every figure of pictures is told."""
+
+    model: str = typer.Argument(help=MODEL_HELP)
+    subjects: list[str] = typer.Argument(help="Prompts, or labels for a class-conditional model.")
+    seed: int = typer.Option(0, help="Seed of the pictures' noise.")
+    steps: int = typer.Option(None, help="Sampling steps. Default: the model's own.")
+    guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own.")
+    adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
+    device: str = typer.Option("auto", help=DEVICE_HELP)
+    json: bool = JSON
+
+    def open(self) -> tuple[Pipeline, list[Any], Drawing]:
+        """The model, what to draw, and how."""
+        from rti.probes.gallery import Drawing
+
+        pipe = load_pipeline(self.model, self.adapter, device=self.device)
+        subjects = self.subjects
+        if pipe.backbone.conditioned_on == "labels":
+            subjects = [number for text in subjects for number in whole_numbers(text, "labels")]
+        return pipe, subjects, Drawing(self.seed, self.steps, self.guidance)
+
+    def write(self, figure: Figure, data: dict[str, Any], output: Path) -> None:
+        _write(figure, data | {"model": self.model}, output, self.json)
 
 
 def _from_data(name: str, text: str) -> Any:
@@ -96,76 +119,54 @@ def lorenz(
 
 @figures.command()
 @one_line_warnings()
+@unfold
 def gallery(
-    model: str = MODEL,
-    subjects: list[str] = SUBJECTS,
+    pictures: Pictures,
     budgets: str = typer.Option("0.5,0.25,0.125", help="Budgets, a row each, below the dense one."),
     trained: list[str] = TRAINED,
-    seed: int = SEED,
-    steps: int = STEPS,
-    guidance: float = GUIDANCE,
-    adapter: str = ADAPTER,
     output: Path = typer.Option("gallery.png", "--output", "-o", help=OUTPUT_HELP),
-    device: str = DEVICE,
-    json: bool = JSON,
 ) -> None:
     """The budget sweep: a dense row, then every budget, the same prompts and noise, for one method or several."""
     from rti.budget import parse_budget
-    from rti.probes.gallery import Drawing
     from rti.probes.gallery import gallery as draw
 
     _check(output)
     wanted = [parse_budget(text) for text in budgets.split(",")]
-    pipe = load_pipeline(model, adapter, device=device)
-    pipes = ({pipe.elastic.config.name: pipe} if pipe.elastic else {}) | _pipelines(trained, device)
+    pipe, subjects, drawing = pictures.open()
+    pipes = ({pipe.elastic.config.name: pipe} if pipe.elastic else {}) | _pipelines(trained, pictures.device)
     if not pipes:
-        raise InputError(f"{model} has no adapter, so it has no budget; give --adapter FOLDER or --trained NAME=FOLDER")
-    figure, data = draw(pipes, _subjects(pipe, subjects), wanted, Drawing(seed, steps, guidance))
-    _write(figure, data | {"model": model}, output, json)
+        advice = "give --adapter FOLDER or --trained NAME=FOLDER"
+        raise InputError(f"{pictures.model} has no adapter, so it has no budget; {advice}")
+    pictures.write(*draw(pipes, subjects, wanted, drawing), output)
 
 
 @figures.command()
 @one_line_warnings()
+@unfold
 def overlay(
-    model: str = MODEL,
-    subjects: list[str] = SUBJECTS,
+    pictures: Pictures,
     budget: str = typer.Option("0.25", help="How many regions: 64, 0.25, 25%."),
     moments: int = typer.Option(2, help="How many moments of sampling; two are early and late."),
-    seed: int = SEED,
-    steps: int = STEPS,
-    guidance: float = GUIDANCE,
-    adapter: str = ADAPTER,
     output: Path = typer.Option("overlay.png", "--output", "-o", help=OUTPUT_HELP),
-    device: str = DEVICE,
-    json: bool = JSON,
 ) -> None:
     """The regions an adapter uses along sampling, drawn on the picture as it forms."""
     from rti.budget import parse_budget
-    from rti.probes.gallery import Drawing
     from rti.probes.gallery import overlay as draw
 
     _check(output)
-    pipe = load_pipeline(model, adapter, device=device)
-    drawing = Drawing(seed, steps, guidance)
-    figure, data = draw(pipe, _subjects(pipe, subjects), parse_budget(budget), moments, drawing)
-    _write(figure, data | {"model": model}, output, json)
+    pipe, subjects, drawing = pictures.open()
+    pictures.write(*draw(pipe, subjects, parse_budget(budget), moments, drawing), output)
 
 
 @figures.command()
 @one_line_warnings()
+@unfold
 def methods(
-    model: str = MODEL,
-    subjects: list[str] = SUBJECTS,
+    pictures: Pictures,
     budget: str = typer.Option("0.25", help="How many groups: 64, 0.25, 25%."),
     trained: list[str] = TRAINED,
     core: str = typer.Option(None, help="First and last block of the core. Default: the adapter's, or the paper's."),
-    seed: int = SEED,
-    steps: int = STEPS,
-    guidance: float = GUIDANCE,
-    adapter: str = ADAPTER,
     output: Path = typer.Option("methods.png", "--output", "-o", help=OUTPUT_HELP),
-    device: str = DEVICE,
-    json: bool = JSON,
 ) -> None:
     """Methods side by side, their groups tinted: every reduction there is, fresh, on the frozen model's tokens.
 
@@ -173,25 +174,16 @@ def methods(
     """
     from rti.budget import parse_budget
     from rti.cli.probe import core_of, pair
-    from rti.probes.gallery import Drawing
     from rti.probes.gallery import methods as draw
     from rti.probes.groupings import grouping_rows
 
     _check(output)
-    pipe = load_pipeline(model, adapter, device=device)
-    span = core_of(model, None, pipe, core)
+    pipe, subjects, drawing = pictures.open()
+    span = core_of(pictures.model, None, pipe, core)
     rows = grouping_rows(pipe.backbone, span, dict(pair(text) for text in trained or ()))
-    pipes = _pipelines(trained, device)
+    pipes = _pipelines(trained, pictures.device)
     rows = [row for row in rows if row.trained] if pipes else rows
-    drawing = Drawing(seed, steps, guidance)
-    figure, data = draw(pipe, rows, span, _subjects(pipe, subjects), parse_budget(budget), drawing, pipes)
-    _write(figure, data | {"model": model}, output, json)
-
-
-def _subjects(pipe: Pipeline, typed: list[str]) -> list[Any]:
-    if pipe.backbone.conditioned_on == "text":
-        return typed
-    return [number for text in typed for number in whole_numbers(text, "labels")]
+    pictures.write(*draw(pipe, rows, span, subjects, parse_budget(budget), drawing, pipes), output)
 
 
 def _pipelines(trained: list[str] | None, device: str) -> dict[str, Pipeline]:

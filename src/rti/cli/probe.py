@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from rti.cli.models import DEVICE_HELP, DTYPE_HELP, MODEL_HELP, default_core, load_pipeline
+from rti.cli.options import unfold
 from rti.cli.output import show_json, show_table, span
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
@@ -22,48 +24,62 @@ probes = typer.Typer(
     "A probe that was stopped goes on with the same command. For example: rti probe redundancy scenes --prompts 16",
 )
 
-MODEL = typer.Argument(help=MODEL_HELP)
-OUTPUT = typer.Option("probes", "--output", "-o", help="Folder for the data: what is done so far, and the result.")
 PROMPTS_HELP = "How many prompts (or labels, of a class-conditional model)."
-FILE = typer.Option(None, help="Text file of prompts, one a line. Default: the scenes world, or templates.")
-SEED = typer.Option(7, help="Seed of the prompts and of each picture's noise.")
-STEPS = typer.Option(30, help="Sampling steps.")
 WATCHED_HELP = "How many of the steps are watched, spread along the trajectory."
-GUIDANCE = typer.Option(None, help="Guidance scale. Default: the model's own.")
-BATCH = typer.Option(8, help="Pictures at a time; it does not change the result.")
 BUDGET = typer.Option("0.25", help="How many groups: 256, 0.25, 25%.")
 CORE = typer.Option(None, help="First and last block of the core. Default: the adapter's, or the paper's.")
-ADAPTER = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
-SIZE = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ...")
-TEXT_ENCODER = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names.")
-INIT = typer.Option(None, help="'random': random weights instead of a checkpoint, to try out the commands.")
-DEVICE = typer.Option("auto", help=DEVICE_HELP)
-DTYPE = typer.Option("float32", help=DTYPE_HELP)
+OUTPUT = typer.Option("probes", "--output", "-o", help="Folder for the data: what is done so far, and the result.")
 JSON = typer.Option(False, "--json", help="Print one JSON line at the end.")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What every probe of a model is told."""
+
+    model: str = typer.Argument(help=MODEL_HELP)
+    output: Path = OUTPUT
+    prompt_file: Path = typer.Option(
+        None, help="Text file of prompts, one a line. Default: the scenes world, or templates."
+    )
+    seed: int = typer.Option(7, help="Seed of the prompts and of each picture's noise.")
+    steps: int = typer.Option(30, help="Sampling steps.")
+    guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own.")
+    batch: int = typer.Option(8, help="Pictures at a time; it does not change the result.")
+    adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
+    size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ...")
+    text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names.")
+    init: str = typer.Option(None, help="'random': random weights instead of a checkpoint, to try out the commands.")
+    device: str = typer.Option("auto", help=DEVICE_HELP)
+    dtype: str = typer.Option("float32", help=DTYPE_HELP)
+    json: bool = JSON
+
+    def open(self, prompts: int, watched: int) -> Run:
+        """The model and how it is run."""
+        from rti.probes.subjects import subjects_of
+        from rti.probes.trajectory import Run
+
+        options = {"init": self.init} if self.init else {}
+        options |= {"size": self.size, "text_encoder": self.text_encoder}
+        pipe = load_pipeline(self.model, self.adapter, self.dtype, self.device, **options)
+        subjects = subjects_of(pipe, prompts, self.seed, self.prompt_file)
+        return Run(
+            pipe, subjects, self.seed, steps=self.steps, guidance=self.guidance, watched=watched, batch=self.batch
+        )
+
+    def end(self, name: str, values: dict[str, Any]) -> None:
+        end(self.output, name, values, self.json)
 
 
 @probes.command()
 @one_line_warnings()
+@unfold
 def redundancy(
-    model: str = MODEL,
-    output: Path = OUTPUT,
+    probe: Probe,
     prompts: int = typer.Option(128, help=PROMPTS_HELP),
-    prompt_file: Path = FILE,
-    seed: int = SEED,
-    steps: int = STEPS,
     watched: int = typer.Option(8, help=WATCHED_HELP),
-    guidance: float = GUIDANCE,
-    batch: int = BATCH,
     budget: str = BUDGET,
     cuts: str = typer.Option("gaps", help="The rule that cuts by content: gaps (the paper's) or merge (ours)."),
     core: str = CORE,
-    adapter: str = ADAPTER,
-    size: str = SIZE,
-    text_encoder: str = TEXT_ENCODER,
-    init: str = INIT,
-    device: str = DEVICE,
-    dtype: str = DTYPE,
-    json: bool = JSON,
 ) -> None:
     """How much of every block's representation survives pooling, on the frozen model, and a core span from that.
 
@@ -76,9 +92,9 @@ def redundancy(
 
     if cuts not in CUT_NAMES:
         raise InputError(f"cuts {cuts!r} is unknown; allowed: {', '.join(CUT_NAMES)}")
-    pipe, run = _open(model, adapter, dtype, device, size, text_encoder, init, prompts, prompt_file, seed, batch)
-    run = run(steps=steps, guidance=guidance, watched=watched)
-    values = probe_redundancy(run, output, core_of(model, size, pipe, core), parse_budget(budget), cuts)
+    run = probe.open(prompts, watched)
+    core_span = core_of(probe.model, probe.size, run.pipe, core)
+    values = probe_redundancy(run, probe.output, core_span, parse_budget(budget), cuts)
     blocks = zip(*(values["by_block"][kind] for kind in KINDS), strict=True)
     title = f"Variance retained at {values['budget']} of {values['patches']}, {values['prompts']} prompts, by block"
     show_table(title, ("block", *KINDS), [(str(block), *row) for block, row in enumerate(blocks)])
@@ -91,33 +107,21 @@ def redundancy(
         f"half of them {100 * detail['in_top_half']:.0f} %"
     )
     print("Proposed core: blocks {} to {}: ".format(*values["proposed_core"]) + values["why"])
-    _end(output, "redundancy", values, json)
+    probe.end("redundancy", values)
 
 
 @probes.command()
 @one_line_warnings()
+@unfold
 def groupings(
-    model: str = MODEL,
-    output: Path = OUTPUT,
+    probe: Probe,
     prompts: int = typer.Option(64, help=PROMPTS_HELP),
-    prompt_file: Path = FILE,
-    seed: int = SEED,
-    steps: int = STEPS,
     watched: int = typer.Option(4, help=WATCHED_HELP),
-    guidance: float = GUIDANCE,
-    batch: int = BATCH,
     budget: str = BUDGET,
     core: str = CORE,
     trained: list[str] = typer.Option(
         None, help="An adapter whose reduction is a row too, with its trained weights: NAME=FOLDER. May be repeated."
     ),
-    adapter: str = ADAPTER,
-    size: str = SIZE,
-    text_encoder: str = TEXT_ENCODER,
-    init: str = INIT,
-    device: str = DEVICE,
-    dtype: str = DTYPE,
-    json: bool = JSON,
 ) -> None:
     """Spread, size-detail correlation and retained variance of every reduction, on the same frozen features.
 
@@ -127,70 +131,45 @@ def groupings(
     from rti.budget import parse_budget
     from rti.probes.groupings import grouping_rows, probe_groupings
 
-    pipe, run = _open(model, adapter, dtype, device, size, text_encoder, init, prompts, prompt_file, seed, batch)
-    span_of_core = core_of(model, size, pipe, core)
-    rows = grouping_rows(pipe.backbone, span_of_core, dict(pair(text) for text in trained or ()))
-    run = run(steps=steps, guidance=guidance, watched=watched)
-    values = probe_groupings(run, output, rows, span_of_core, parse_budget(budget))
+    run = probe.open(prompts, watched)
+    core_span = core_of(probe.model, probe.size, run.pipe, core)
+    rows = grouping_rows(run.pipe.backbone, core_span, dict(pair(text) for text in trained or ()))
+    values = probe_groupings(run, probe.output, rows, core_span, parse_budget(budget))
     _show_rows(values, ("spread", "size_detail", "retained"), "Groupings")
-    _end(output, "groupings", values, json)
+    probe.end("groupings", values)
 
 
 @probes.command()
 @one_line_warnings()
+@unfold
 def orders(
-    model: str = MODEL,
-    output: Path = OUTPUT,
+    probe: Probe,
     prompts: int = typer.Option(64, help=PROMPTS_HELP),
-    prompt_file: Path = FILE,
-    seed: int = SEED,
-    steps: int = STEPS,
     watched: int = typer.Option(4, help=WATCHED_HELP),
-    guidance: float = GUIDANCE,
-    batch: int = BATCH,
     budget: str = BUDGET,
     cuts: str = typer.Option("gaps", help="The rule on each order: gaps (the paper's), merge (ours) or fixed."),
     core: str = CORE,
-    adapter: str = ADAPTER,
-    size: str = SIZE,
-    text_encoder: str = TEXT_ENCODER,
-    init: str = INIT,
-    device: str = DEVICE,
-    dtype: str = DTYPE,
-    json: bool = JSON,
 ) -> None:
     """The Hilbert, Morton and raster orders: what a partition of each retains, and how compact its regions are."""
     from rti.budget import parse_budget
     from rti.probes.groupings import order_rows, probe_groupings
 
-    pipe, run = _open(model, adapter, dtype, device, size, text_encoder, init, prompts, prompt_file, seed, batch)
-    span_of_core = core_of(model, size, pipe, core)
-    rows = order_rows(pipe.backbone, span_of_core, cuts)
-    run = run(steps=steps, guidance=guidance, watched=watched)
-    values = probe_groupings(run, output, rows, span_of_core, parse_budget(budget), name="orders")
+    run = probe.open(prompts, watched)
+    core_span = core_of(probe.model, probe.size, run.pipe, core)
+    rows = order_rows(run.pipe.backbone, core_span, cuts)
+    values = probe_groupings(run, probe.output, rows, core_span, parse_budget(budget), name="orders")
     _show_rows(values, ("retained", "spread_per_patch", "spread"), f"Orders, cut by {cuts}")
-    _end(output, "orders", values, json)
+    probe.end("orders", values)
 
 
 @probes.command()
 @one_line_warnings()
+@unfold
 def routing(
-    model: str = MODEL,
-    output: Path = OUTPUT,
+    probe: Probe,
     prompts: int = typer.Option(48, help=PROMPTS_HELP),
-    prompt_file: Path = FILE,
-    seed: int = SEED,
-    steps: int = STEPS,
     watched: int = typer.Option(10, help=WATCHED_HELP),
-    guidance: float = GUIDANCE,
-    batch: int = BATCH,
     budgets: str = typer.Option("0.5,0.25,0.125,0.0625", help="Budgets, such as 512,256,0.125."),
-    adapter: str = ADAPTER,
-    size: str = SIZE,
-    text_encoder: str = TEXT_ENCODER,
-    device: str = DEVICE,
-    dtype: str = DTYPE,
-    json: bool = JSON,
 ) -> None:
     """Where the partition of a trained adapter spends its tokens while a picture forms, at several budgets.
 
@@ -201,8 +180,7 @@ def routing(
     from rti.probes.routing import probe_routing
 
     wanted = [parse_budget(text) for text in budgets.split(",")]
-    _, run = _open(model, adapter, dtype, device, size, text_encoder, None, prompts, prompt_file, seed, batch)
-    values = probe_routing(run(steps=steps, guidance=guidance, watched=watched), output, wanted)
+    values = probe_routing(probe.open(prompts, watched), probe.output, wanted)
     cells = [
         [
             row["budget"],
@@ -213,8 +191,8 @@ def routing(
         for row in values["rows"]
     ]
     titles = ("budget", "detail ratio early", "late", "size-detail, mid", "entropy early, bits", "late")
-    show_table(f"Routing of {model}, {values['prompts']} prompts, steps {values['watched']}", titles, cells)
-    _end(output, "routing", values, json)
+    show_table(f"Routing of {probe.model}, {values['prompts']} prompts, steps {values['watched']}", titles, cells)
+    probe.end("routing", values)
 
 
 @probes.command()
@@ -233,32 +211,7 @@ def lorenz(
     mean = values["lorenz"]
     rows.append(["mean", mean["in_top_15_percent"], mean["in_top_half"]])
     show_table("Share of detail in the most detailed patches", ("picture", "top 15 %", "top half"), rows)
-    _end(output, "lorenz", values, json)
-
-
-def _open(
-    model: str,
-    adapter: str | None,
-    dtype: str,
-    device: str,
-    size: str | None,
-    text_encoder: str | None,
-    init: str | None,
-    prompts: int,
-    file: Path | None,
-    seed: int,
-    batch: int,
-) -> tuple[Pipeline, Any]:
-    """The model, and how it is run, up to the steps."""
-    from functools import partial
-
-    from rti.probes.subjects import subjects_of
-    from rti.probes.trajectory import Run
-
-    options = {"init": init} if init else {}
-    pipe = load_pipeline(model, adapter, dtype, device, size=size, text_encoder=text_encoder, **options)
-    run: partial[Run] = partial(Run, pipe, subjects_of(pipe, prompts, seed, file), seed=seed, batch=batch)
-    return pipe, run
+    end(output, "lorenz", values, json)
 
 
 def core_of(model: str, size: str | None, pipe: Pipeline, typed: str | None) -> tuple[int, int]:
@@ -307,7 +260,7 @@ def _number(value: float | None, error: float | None = None) -> str:
     return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
 
 
-def _end(folder: Path, name: str, values: dict[str, Any], json: bool) -> None:
+def end(folder: Path, name: str, values: dict[str, Any], json: bool) -> None:
     print(f"{folder / name}.json: the data; rti figure {name} {folder} draws it")
     if json:
         show_json(values)

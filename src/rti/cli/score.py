@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from rti.cli.models import DEVICE_HELP
+from rti.cli.options import unfold
 from rti.cli.output import show_json, show_table
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
@@ -22,11 +26,6 @@ scores = typer.Typer(
     "Models are loaded by name from the hub, or from a folder.",
 )
 
-FOLDER = typer.Argument(help="A folder of rti generate; for geneval also one in GenEval's own layout.")
-PICTURES = typer.Argument(help="A folder of rti generate, or of any pictures.")
-OUTPUT = typer.Option(None, "--output", "-o", help="File for the results. Default: scores/METRIC.json in the folder.")
-DEVICE = typer.Option("auto", help=DEVICE_HELP)
-JSON = typer.Option(False, "--json", help="Print one JSON line at the end.")
 BATCH = typer.Option(16, help="Pictures at a time.")
 FEATURES = typer.Option(
     None, help="Features of the pictures, from any network: .npz, .npy, .safetensors or .pt, (n, D)."
@@ -35,19 +34,77 @@ SAVE_FEATURES = typer.Option(None, help="Keep the features in this .npz file, fo
 EXTRACTOR_HELP = "What makes the features: clean-fid or torch-fidelity. Default: {}."
 
 
+@dataclass(frozen=True)
+class Scoring:
+    """What every measure is told."""
+
+    folder: Path = typer.Argument(
+        help="A folder of rti generate; for geneval also one in GenEval's own layout, for fid and is of any pictures."
+    )
+    output: Path = typer.Option(
+        None, "--output", "-o", help="File for the results. Default: scores/METRIC.json in the folder."
+    )
+    device: str = typer.Option("auto", help=DEVICE_HELP)
+    json: bool = typer.Option(False, "--json", help="Print one JSON line at the end.")
+
+    def open(self, texts: bool = False) -> PictureFolder:
+        """The folder; refuse, before a model is loaded, prompts that are no texts where texts are needed."""
+        from rti.picture_folder import PictureFolder
+        from rti.scorers.results import prompts_of
+
+        pictures = PictureFolder.open(self.folder)
+        if texts:
+            prompts_of(pictures.entries)
+        return pictures
+
+    def place(self) -> str:
+        """Where to compute; refuse a device that is not there."""
+        import torch
+
+        if self.device == "auto":
+            return "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise InputError(f"device {self.device!r} is not usable here: {str(error).splitlines()[0]}") from None
+        return self.device
+
+    def score_prompts(self, metric: str, load: Callable[[str], Scorer], models: dict[str, str], batch: int) -> None:
+        """A measure of each picture beside its prompt; the scorer is loaded when the prompts are known to be texts."""
+        from rti.scorers.results import score_folder
+
+        pictures = self.open(texts=True)
+        self.finish(score_folder(pictures, metric, load(self.place()), models, batch))
+
+    def finish(self, score: Score, scale: float = 1) -> None:
+        """Write the file, show the table."""
+        from rti.scorers.results import score_path
+
+        path = score.write(self.output or score_path(self.folder, score.metric))
+        summary = score.summary
+        rows = [_row("all" if scale == 1 else "overall", summary["score"], summary.get("interval"), scale)]
+        for group, value in summary.get("groups", {}).items():
+            rows.append(_row(group, value, summary["group_intervals"][group], scale))
+        by = ", ".join(f"{name} {value}" for name, value in score.scorer.items())
+        title = f"{score.metric} of {self.folder}: {summary['pictures']} pictures{', %' if scale == 100 else ''}\n{by}"
+        show_table(title, ("", "score", "95 % interval"), rows)
+        print(path)
+        if self.json:
+            about = {"folder": str(self.folder), "metric": score.metric, "output": str(path)}
+            show_json({**about, **score.scorer, **summary})
+
+
 @scores.command()
 @one_line_warnings()
+@unfold
 def geneval(
-    folder: Path = FOLDER,
+    scoring: Scoring,
     detector: str = typer.Option(
         None,
         help="Mask2Former, by hub name or folder, or 'scenes', the exact detector of the scenes world. "
         "Default: facebook/mask2former-swin-small-coco-instance; scenes for --prompts scenes.",
     ),
     clip: str = typer.Option(None, help="CLIP that names the colours. Default: openai/clip-vit-large-patch14."),
-    output: Path = OUTPUT,
-    device: str = DEVICE,
-    json: bool = JSON,
 ) -> None:
     """GenEval: the share of pictures that show what was asked for, by task; overall is the mean of the tasks.
 
@@ -55,8 +112,9 @@ def geneval(
     installed any more: compare scores of this command with each other only.
     """
     from rti.scorers.geneval import GenEvalScorer, SceneDetector
+    from rti.scorers.results import score_folder
 
-    pictures = _open(folder)
+    pictures = scoring.open()
     source = ((pictures.manifest or {}).get("prompts") or {}).get("source")
     if detector == "scenes" or (detector is None and source == "scenes"):
         scorer, description = GenEvalScorer(SceneDetector()), {"detector": "scenes"}
@@ -68,72 +126,63 @@ def geneval(
 
         description = {"detector": detector or MASK2FORMER, "clip": clip or CLIP}
         GenEvalScorer(GenEvalDetector).check(pictures.entries)  # it knows its classes before it is loaded
-        where = _device(device)
+        where = scoring.place()
         objects = Mask2Former.load(description["detector"], where)
         scorer = GenEvalScorer(GenEvalDetector(objects, ColourNames(Clip.load(description["clip"], device=where))))
-    _score(pictures, "geneval", scorer, description, 1, output, json, by_group=True, scale=100)
+    scoring.finish(score_folder(pictures, "geneval", scorer, description, 1, by_group=True), scale=100)
 
 
 @scores.command()
 @one_line_warnings()
+@unfold
 def clip(
-    folder: Path = FOLDER,
+    scoring: Scoring,
     model: str = typer.Option("openai/clip-vit-large-patch14", help="CLIP, by hub name or folder."),
     batch: int = BATCH,
-    output: Path = OUTPUT,
-    device: str = DEVICE,
-    json: bool = JSON,
 ) -> None:
     """CLIPScore: 100 x the cosine between picture and prompt, at least 0."""
     from rti.scorers.clip import Clip, clip_scorer
 
-    pictures = _open(folder, texts=True)
-    scorer = clip_scorer(Clip.load(model, device=_device(device)))
-    _score(pictures, "clip", scorer, {"model": model}, batch, output, json)
+    scoring.score_prompts("clip", lambda device: clip_scorer(Clip.load(model, device=device)), {"model": model}, batch)
 
 
 @scores.command()
 @one_line_warnings()
+@unfold
 def pick(
-    folder: Path = FOLDER,
+    scoring: Scoring,
     model: str = typer.Option("yuvalkirstain/PickScore_v1", help="By hub name or folder."),
     processor: str = typer.Option("laion/CLIP-ViT-H-14-laion2B-s32B-b79K", help="Its tokenizer."),
     batch: int = BATCH,
-    output: Path = OUTPUT,
-    device: str = DEVICE,
-    json: bool = JSON,
 ) -> None:
     """PickScore: a CLIP trained on what people pick."""
     from rti.scorers.clip import Clip, pick_scorer
 
-    pictures = _open(folder, texts=True)
-    scorer = pick_scorer(Clip.load(model, processor, _device(device)))
-    _score(pictures, "pick", scorer, {"model": model, "processor": processor}, batch, output, json)
+    models = {"model": model, "processor": processor}
+    scoring.score_prompts("pick", lambda device: pick_scorer(Clip.load(model, processor, device)), models, batch)
 
 
 @scores.command()
 @one_line_warnings()
+@unfold
 def imagereward(
-    folder: Path = FOLDER,
+    scoring: Scoring,
     model: str = typer.Option("THUDM/ImageReward", help="Hub name or folder with ImageReward.pt and med_config.json."),
     tokenizer: str = typer.Option("bert-base-uncased", help="By hub name or folder."),
     batch: int = BATCH,
-    output: Path = OUTPUT,
-    device: str = DEVICE,
-    json: bool = JSON,
 ) -> None:
     """ImageReward: what people prefer, 0 on average over the pictures its authors used."""
     from rti.scorers.imagereward import ImageRewardScorer
 
-    pictures = _open(folder, texts=True)
-    scorer = ImageRewardScorer.load(model, tokenizer, _device(device))
-    _score(pictures, "imagereward", scorer, {"model": model, "tokenizer": tokenizer}, batch, output, json)
+    models = {"model": model, "tokenizer": tokenizer}
+    scoring.score_prompts("imagereward", partial(ImageRewardScorer.load, model, tokenizer), models, batch)
 
 
 @scores.command()
 @one_line_warnings()
+@unfold
 def fid(
-    folder: Path = PICTURES,
+    scoring: Scoring,
     reference: str = typer.Option(
         ..., help="Real pictures: a folder, a file with mu and sigma or features, or a name known to clean-fid."
     ),
@@ -141,9 +190,6 @@ def fid(
     extractor: str = typer.Option("clean-fid", help=EXTRACTOR_HELP.format("clean-fid")),
     save_features: Path = SAVE_FEATURES,
     batch: int = BATCH,
-    output: Path = OUTPUT,
-    device: str = DEVICE,
-    json: bool = JSON,
 ) -> None:
     """FID: the Fréchet distance between the features of these pictures and of real ones."""
     from rti.scorers.features import clean_fid_statistics, extract, pictures_in, read_statistics
@@ -153,73 +199,49 @@ def fid(
     if real.is_file() or real.suffix:
         wanted = read_statistics(real)
     elif real.is_dir():
-        wanted = Statistics.of(extract(pictures_in(real), extractor, False, batch, _device(device)))
+        wanted = Statistics.of(extract(pictures_in(real), extractor, False, batch, scoring.place()))
     else:
         wanted = clean_fid_statistics(reference)
-    found = _features(folder, features, extractor, False, save_features, batch, device)
+    found = _features(scoring, features, extractor, False, save_features, batch)
     values = {"score": frechet_distance(Statistics.of(found), wanted), "pictures": len(found)}
     description = {"features": "file" if features else extractor, "reference": reference, "dimensions": found.shape[1]}
-    _finish(_plain_score(folder, "fid", description, values), folder, output, json)
+    scoring.finish(_plain_score(scoring.folder, "fid", description, values))
 
 
 @scores.command(name="is")
 @one_line_warnings()
+@unfold
 def inception(
-    folder: Path = PICTURES,
+    scoring: Scoring,
     features: Path = typer.Option(None, help="Logits of the pictures, from any classifier, as for fid."),
     extractor: str = typer.Option("torch-fidelity", help=EXTRACTOR_HELP.format("torch-fidelity")),
     save_features: Path = SAVE_FEATURES,
     splits: int = typer.Option(10, help="Splits of the pictures; the score is their mean."),
     batch: int = BATCH,
-    output: Path = OUTPUT,
-    device: str = DEVICE,
-    json: bool = JSON,
 ) -> None:
     """Inception Score: how sure a classifier is of each picture, and how many classes they cover."""
     from rti.scorers.frechet import inception_score
 
-    found = _features(folder, features, extractor, True, save_features, batch, device)
+    found = _features(scoring, features, extractor, True, save_features, batch)
     result = inception_score(found, splits)
     values = {"score": result.mean, "deviation": result.std, "pictures": len(found)}
     description = {"features": "file" if features else extractor, "splits": splits, "dimensions": found.shape[1]}
-    _finish(_plain_score(folder, "is", description, values), folder, output, json)
-
-
-def _open(folder: Path, texts: bool = False) -> PictureFolder:
-    """The folder; refuse, before a model is loaded, prompts that are no texts where texts are needed."""
-    from rti.picture_folder import PictureFolder
-    from rti.scorers.results import prompts_of
-
-    pictures = PictureFolder.open(folder)
-    if texts:
-        prompts_of(pictures.entries)
-    return pictures
-
-
-def _device(device: str) -> str:
-    import torch
-
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"device {device!r} is not usable here: {str(error).splitlines()[0]}") from None
-    return device
+    scoring.finish(_plain_score(scoring.folder, "is", description, values))
 
 
 def _features(
-    folder: Path, features: Path | None, extractor: str, logits: bool, keep: Path | None, batch: int, device: str
+    scoring: Scoring, features: Path | None, extractor: str, logits: bool, keep: Path | None, batch: int
 ) -> Any:
     from rti.picture_folder import MANIFEST, PictureFolder
     from rti.scorers.features import extract, pictures_in, read_features, save
 
+    folder = scoring.folder
     if (folder / MANIFEST).is_file():  # then the pictures it lists and no others, all of them
         pictures = PictureFolder.open(folder)
         files = sorted(pictures.file(entry, number) for entry, number in pictures.pictures)
     else:
         files = pictures_in(folder)
-    found = read_features(features) if features else extract(files, extractor, logits, batch, _device(device))
+    found = read_features(features) if features else extract(files, extractor, logits, batch, scoring.place())
     if len(found) != len(files):
         raise InputError(f"{features} holds features of {len(found)} pictures, but {folder} has {len(files)}")
     if keep is not None:
@@ -234,40 +256,6 @@ def _plain_score(folder: Path, metric: str, description: dict[str, Any], values:
 
     digest = PictureFolder.open(folder).digest if (folder / MANIFEST).is_file() else None
     return Score(metric, description, values, [], digest)
-
-
-def _score(
-    pictures: PictureFolder,
-    metric: str,
-    scorer: Scorer,
-    description: dict[str, Any],
-    batch: int,
-    output: Path | None,
-    json: bool,
-    by_group: bool = False,
-    scale: float = 1,
-) -> None:
-    from rti.scorers.results import score_folder
-
-    score = score_folder(pictures, metric, scorer, description, batch, by_group)
-    _finish(score, pictures.path, output, json, scale)
-
-
-def _finish(score: Score, folder: Path, output: Path | None, json: bool, scale: float = 1) -> None:
-    """Write the file, show the table."""
-    from rti.scorers.results import score_path
-
-    path = score.write(output or score_path(folder, score.metric))
-    summary = score.summary
-    rows = [_row("all" if scale == 1 else "overall", summary["score"], summary.get("interval"), scale)]
-    for group, value in summary.get("groups", {}).items():
-        rows.append(_row(group, value, summary["group_intervals"][group], scale))
-    by = ", ".join(f"{name} {value}" for name, value in score.scorer.items())
-    title = f"{score.metric} of {folder}: {summary['pictures']} pictures{', %' if scale == 100 else ''}\n{by}"
-    show_table(title, ("", "score", "95 % interval"), rows)
-    print(path)
-    if json:
-        show_json({"folder": str(folder), "metric": score.metric, "output": str(path), **score.scorer, **summary})
 
 
 def _row(name: str, value: float, interval: list[float] | None, scale: float) -> list[str]:
