@@ -19,8 +19,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/rti demo --output demo.png
 
+# One worker for each core, four at most.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .

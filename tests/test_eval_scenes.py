@@ -14,7 +14,7 @@ from rti.cli import main
 from rti.evaluation import evaluate_scenes
 from rti.evaluation.scenes import noise_generator
 from rti.scenes.encoder import WordEncoder
-from tiny import CORE, DATA, assert_same_state, make_backbone, randomise_trainable, refused, save_minit2i, snapshot
+from tiny import CORE, DATA, assert_same_state, make_backbone, randomise_trainable, refused, save_scenes_model, snapshot
 
 TEXT = dict(prompt_length=12, txt_input_size=12, noise_scale=1.0, guidance_scale=1.0)
 QUICK = dict(images=18, seed=3, steps=2, progress=False)
@@ -59,11 +59,7 @@ def backbone():
 @pytest.fixture(scope="module")
 def release(tmp_path_factory):
     """A text-to-image model of the scenes world, in the release's layout, untrained."""
-    folder = tmp_path_factory.mktemp("release")
-    save_minit2i(folder / "transformer", **TEXT | dict(guidance_scale=2.0))
-    torch.manual_seed(0)
-    WordEncoder(12).save_pretrained(folder / "text_encoder")
-    return folder
+    return save_scenes_model(tmp_path_factory.mktemp("release"), **TEXT | dict(guidance_scale=2.0))
 
 
 @pytest.fixture(scope="module")

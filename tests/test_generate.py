@@ -18,7 +18,6 @@ import tqdm.std
 from PIL import Image
 
 import rti
-from rti.benchmarks import open_prompts
 from rti.cli import main
 from rti.cli.generate import generate
 from rti.evaluation import evaluate_scenes
@@ -26,11 +25,11 @@ from rti.evaluation.scenes import noise_generator
 from rti.generation import Generation, GenerationSettings, Shard, picture_seed
 from rti.images import to_uint8
 from rti.picture_folder import PictureFolder, images_per_second, is_whole, tidy, write_whole
-from rti.scenes.encoder import WordEncoder
+from rti.prompt_sets import open_prompts
 from rti.scorers.geneval import GenEvalScorer, SceneDetector
 from rti.scorers.results import score_folder
 from scorer_models import LINES, write_lines
-from tiny import CORE, DATA, randomise_trainable, refused, save_minit2i
+from tiny import CORE, DATA, randomise_trainable, refused, save_scenes_model
 
 TEXT = dict(prompt_length=12, txt_input_size=12, noise_scale=1.0, guidance_scale=2.0)
 CONFIG = rti.RegionConfig(core=CORE, cuts="merge", cuts_from="estimate", lora_rank=2, lora_alpha=2)
@@ -40,11 +39,7 @@ QUICK = GenerationSettings(steps=2, seed=5)
 @pytest.fixture(scope="module")
 def release(tmp_path_factory):
     """A small text-to-image model of the scenes world, untrained."""
-    folder = tmp_path_factory.mktemp("release")
-    save_minit2i(folder / "transformer", **TEXT)
-    torch.manual_seed(0)
-    WordEncoder(12).save_pretrained(folder / "text_encoder")
-    return folder
+    return save_scenes_model(tmp_path_factory.mktemp("release"), **TEXT)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from rti.benchmarks.sources import read_geneval
 from rti.picture_folder import Entry
+from rti.prompt_sets.sources import read_geneval
 from rti.scenes.judge import relative_positions
 from rti.scorers.clip import Clip
 from rti.scorers.colours import COLOURS, ColourNames, cut_out

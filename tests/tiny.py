@@ -17,6 +17,7 @@ import rti
 from rti.backbones import build
 from rti.backbones.checkpoint import fill
 from rti.presets import PRESETS
+from rti.scenes.encoder import WordEncoder
 
 DATA = Path(__file__).parent / "data"
 
@@ -217,6 +218,14 @@ def save_minit2i(
         save_file({key: value for key, value in state.items() if weight_map[key] == name}, folder / name)
     index = {"metadata": {}, "weight_map": weight_map}
     (folder / f"{weights}.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def save_scenes_model(folder: Path, **changes) -> Path:
+    """A small text-to-image model of the scenes world with its words, untrained, in the release's layout."""
+    save_minit2i(folder / "transformer", **changes)
+    torch.manual_seed(0)
+    WordEncoder(12).save_pretrained(folder / "text_encoder")
     return folder
 
 

@@ -22,7 +22,6 @@ import torch
 from tqdm.auto import tqdm
 
 from rti import __version__
-from rti.benchmarks.prompts import Prompt, PromptSet
 from rti.budget import Budget, resolve_budget
 from rti.errors import InputError
 from rti.flow import time_grid
@@ -39,6 +38,7 @@ from rti.picture_folder import (
     write_whole,
 )
 from rti.pipeline import Pipeline
+from rti.prompt_sets.prompts import Prompt, PromptSet
 
 FORMAT = 1  # of the manifest
 SEEDS = 2**32  # more would share pictures: two words would go into the sequence of seeds

@@ -56,10 +56,10 @@ def generate(
 
     import torch
 
-    from rti.benchmarks import open_prompts
     from rti.budget import parse_budget
     from rti.generation import Generation, GenerationSettings, Shard
     from rti.picture_folder import images_per_second
+    from rti.prompt_sets import open_prompts
 
     shard = Shard.of_environment()
     settings = GenerationSettings(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rti import scenes
-from rti.benchmarks import files, open_prompts
-from rti.benchmarks.sources import read_mjhq
+from rti.prompt_sets import files, open_prompts
+from rti.prompt_sets.sources import read_mjhq
 from scorer_models import LINES, write_lines
 from tiny import refused
 

@@ -5,7 +5,7 @@ sources    GenEval, PartiPrompts, MJHQ-30K, a text file, class labels, the scene
 files      the benchmarks' own files: fetched with a checksum, or read from a path; none is part of rti
 """
 
-from rti.benchmarks.prompts import Prompt, PromptSet
-from rti.benchmarks.sources import SOURCES, open_prompts
+from rti.prompt_sets.prompts import Prompt, PromptSet
+from rti.prompt_sets.sources import SOURCES, open_prompts
 
 __all__ = ["SOURCES", "Prompt", "PromptSet", "open_prompts"]

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rti.benchmarks.files import fetch_benchmark
-from rti.benchmarks.prompts import Prompt, PromptSet, category_layout, flat_layout, geneval_layout
 from rti.errors import InputError
+from rti.prompt_sets.files import fetch_benchmark
+from rti.prompt_sets.prompts import Prompt, PromptSet, category_layout, flat_layout, geneval_layout
 
 SOURCES = ("geneval", "parti", "mjhq", "scenes", "classes")
 SCENES, CLASSES = 240, 50_000  # how many by default, where there is no end of them
