@@ -25,7 +25,7 @@ def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
     a, b, c = _QUINTIC
     for _ in range(_ROUNDS):
         gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x
 
 
