@@ -18,7 +18,14 @@ from test_trainer import assert_equal, trained_values
 from tiny import refused
 
 SIZES = {
-    "scenes": ("image_size=32", "patch_spacing=2", "prompt_length=12", "hidden_size=32", "txt_hidden_size=32")
+    "scenes": (
+        "image_size=32",
+        "noise_scale=1.0",
+        "patch_spacing=2",
+        "prompt_length=12",
+        "hidden_size=32",
+        "txt_hidden_size=32",
+    )
     + ("depth_double=3", "num_heads=2", "head_dim=16"),
     "scenes-jit": ("input_size=32", "hidden_size=32", "depth=3", "num_heads=2", "in_context_start=1"),
 }

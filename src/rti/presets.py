@@ -78,7 +78,7 @@ FROM_SCRATCH: dict[str, tuple[str, dict[str, Any]]] = {
             head_dim=32,
             pca_channels=32,
             prompt_length=64,
-            noise_scale=1.0,
+            noise_scale=2.0,
             n_T=50,
             guidance_scale=3.0,
             llm="rti-words",
@@ -108,6 +108,7 @@ _SCENES_TRAINING = dict(
     batch_per_device=32,
     learning_rate=1e-3,
     warmup=50,
+    cooldown=500,
     ema=0.995,
 )
 SCENES_TRAINING: dict[str, dict[str, Any]] = {
