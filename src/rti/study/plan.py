@@ -25,7 +25,7 @@ class Row:
     group: str = "main"
     settings: dict[str, Any] = field(default_factory=dict)  # of `rti train`, such as cuts and cuts_from
     seeds: tuple[int, ...] = (0,)
-    images: dict[int, int] = field(default_factory=dict)  # pictures to score at a budget; others have their loss only
+    images: dict[int, int] = field(default_factory=dict)  # scored at a budget, for each seed; others: loss only
     steps_at: dict[int, tuple[int, ...]] = field(default_factory=dict)  # sampling steps also tried, by budget
 
     def __post_init__(self):

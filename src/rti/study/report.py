@@ -148,11 +148,12 @@ def _speed(folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[st
 def table(values: dict[str, Any]) -> str:
     """Markdown, in the layout of the paper's Table 1: budgets from rich to lean, each with every method."""
     head = ["method", "R", "speed", "analytic", *(task.replace("_", " ") for task in TASKS), "overall", "minus dense"]
-    head += ["loss minus dense"]
+    head += ["pictures", "loss minus dense"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for one in values["dense"][:1]:
         tasks = [_percent(one["tasks"].get(task)) for task in TASKS]
-        cells = ["dense", "", "1.00x", "1.00x", *tasks, _percent(one["overall"], one["interval"]), "", ""]
+        cells = ["dense", "", "1.00x", "1.00x", *tasks, _percent(one["overall"], one["interval"]), ""]
+        cells += [str(one["images"]), ""]
         lines.append("| " + " | ".join(cells) + " |")
     for row in sorted(values["rows"], key=lambda row: -row["budget"]):
         tasks = [_percent(row.get("tasks", {}).get(task)) for task in TASKS]
@@ -160,8 +161,9 @@ def table(values: dict[str, Any]) -> str:
         overall = _percent(row.get("overall"), row.get("interval"))
         minus = _points(row.get("difference"), row.get("difference_interval"), 100, 1)
         loss = _points(row.get("loss_difference"), row.get("loss_interval"), 1, 4)
+        pictures = str(row["images"] * row["seeds"]) if "images" in row else ""
         budget = f"{row['budget']}" + ("" if row["seen"] else " (unseen)")
-        lines.append("| " + " | ".join([row["title"], budget, *speeds, *tasks, overall, minus, loss]) + " |")
+        lines.append("| " + " | ".join([row["title"], budget, *speeds, *tasks, overall, minus, pictures, loss]) + " |")
     return "\n".join(lines) + "\n"
 
 
