@@ -228,8 +228,9 @@ def test_the_table_has_every_row_from_rich_to_lean(finished):
         ["raster", "8", "4.00x"],
     ]
     ours = titles[3]
-    assert ours[-3].startswith("25.0 (")
-    assert ours[-2].startswith("-75.0 (")
+    assert ours[-4].startswith("25.0 (")
+    assert ours[-3].startswith("-75.0 (")
+    assert ours[-2] == "24"  # twelve prompts, two seeds
     assert ours[-1].startswith("+0.2500 (")
 
 
