@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 import rti
 from rti.training.trainer import Trainer
@@ -74,6 +75,26 @@ def test_the_same_seed_gives_the_same_adapter(capsys, tmp_path, pictures):
     assert one != three
 
 
+def test_a_run_starts_from_the_adapter_of_another(capsys, tmp_path, pictures):
+    """On other weights of the same shape too: what was learnt for one backbone is a start for the next."""
+    save_jit(tmp_path / "model")
+    save_jit(tmp_path / "better", seed=1)
+    for model, output, more in (
+        ("model", "one", ()),
+        ("better", "two", ("--start-from", tmp_path / "one" / "adapter")),
+    ):
+        arguments = ("train", tmp_path / model, "--output", tmp_path / output, "--data", pictures, *RECIPE)
+        run_json(capsys, *arguments, "--learning-rate", 0.1 if output == "one" else 1e-12, "--ema", 0, *more)
+    one, two = ((tmp_path / name / "adapter" / "interface.safetensors") for name in ("one", "two"))
+    one, two = load_file(one), load_file(two)
+    assert all(torch.allclose(two[name], value, atol=1e-6) for name, value in one.items())
+    refusal = (*("--start-from", tmp_path / "one" / "adapter"), "--lora-rank", 5)
+    code, _, err = run(
+        capsys, "train", tmp_path / "model", "--output", tmp_path / "x", "--data", pictures, *RECIPE, *refusal
+    )
+    assert (code, err.count("\n"), "adapter_model.safetensors" in err) == (2, 1, True)
+
+
 @pytest.mark.parametrize(
     ("preset", "paper"),
     [
@@ -105,6 +126,7 @@ BAD = {
     "a seed beyond all numbers": (("--seed", 10**30), "seed"),
     "no sampling steps": (("--sample-steps", 0), "sample_steps"),
     "an estimate above N": (("--estimate-budget", 65), "65"),
+    "a start that is not there": (("--start-from", "nowhere"), "nowhere holds no adapter"),
 }
 
 

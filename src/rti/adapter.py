@@ -82,9 +82,7 @@ def load(
 
     The folder knows where its backbone came from; `backbone` says otherwise, as a module or as a source.
     """
-    path = adapter_folder(folder)
-    if path is None:
-        raise InputError(f"{folder} holds no adapter; expected a folder or a hub repository with {CONFIG}")
+    path = _adapter_folder(folder)
     config, origin = read_config(path)
     if backbone is None:
         # The backbone of a shipped adapter lies beside it, wherever it lay in training.
@@ -98,20 +96,26 @@ def load(
         backbone = load_backbone(backbone, dtype=dtype, device=device)
     _check_backbone(backbone, origin, path)
 
-    lora, interface = read_state(path / LORA)[0], read_state(path / INTERFACE)[0]
-    lora = {key.removeprefix(PEFT_PREFIX): value for key, value in lora.items()}
     model = attach(backbone, config)
     try:
-        require_match(_lora_state(model.backbone, prefix=""), lora, str(path / LORA))
-        require_match(model.reduction.state_dict(), interface, str(path / INTERFACE))
+        load_weights(model, path)
     except InputError:
         model.detach()
         raise
+    return model.eval()
+
+
+def load_weights(model: ElasticModel, folder: str | Path) -> None:
+    """Give an attached model the weights of an adapter whose parameters have the same names and shapes."""
+    path = _adapter_folder(folder)
+    lora, interface = read_state(path / LORA)[0], read_state(path / INTERFACE)[0]
+    lora = {key.removeprefix(PEFT_PREFIX): value for key, value in lora.items()}
+    require_match(_lora_state(model.backbone, prefix=""), lora, str(path / LORA))
+    require_match(model.reduction.state_dict(), interface, str(path / INTERFACE))
     from peft import set_peft_model_state_dict
 
     set_peft_model_state_dict(model.backbone, lora, adapter_name=ADAPTER)
     model.reduction.load_state_dict(interface)
-    return model.eval()
 
 
 def read_config(folder: Path) -> tuple[ReductionConfig, dict[str, Any]]:
@@ -149,6 +153,13 @@ def adapter_folder(source: str | Path) -> Path | None:
         return fetch(str(source), [CONFIG, INTERFACE, LORA, "adapter_config.json"])
     except InputError:
         return None
+
+
+def _adapter_folder(source: str | Path) -> Path:
+    path = adapter_folder(source)
+    if path is None:
+        raise InputError(f"{source} holds no adapter; expected a folder or a hub repository with {CONFIG}")
+    return path
 
 
 def push(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from rti import cost
+from rti.adapter import load_weights
 from rti.backbones import load_backbone
 from rti.backbones.base import Backbone
 from rti.backbones.checkpoint import read_json
@@ -25,6 +26,7 @@ from rti.text_regions import resolve_text_budget
 from rti.training.adaptation import Adaptation
 from rti.training.config import FREE, RunConfig, TrainConfig, preset_values
 from rti.training.settings import check_unchanged, convert_stored, parse_arguments, write_settings
+from rti.training.state import checkpoints
 from rti.training.stream import Stream
 from rti.training.tasks import Task
 from rti.training.trainer import Trainer
@@ -72,11 +74,13 @@ def make_trainer(config: TrainConfig, reduction: ReductionConfig) -> Trainer:
     backbone = load_backbone(config.model, init=config.init, seed=config.seed, dtype=dtype)
     _check_fits(config, reduction, backbone)
     stream, encoder = open_stream(config, backbone), open_text(config, backbone)
-    settings = asdict(config) | {"reduction": reduction.to_dict()}
-    check_unchanged(Path(config.output), settings, FREE)
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)  # LoRA's A starts at random
         model = attach(backbone, reduction)
+    if config.start_from is not None and not checkpoints(Path(config.output)):
+        load_weights(model, config.start_from)
+    settings = asdict(config) | {"reduction": reduction.to_dict()}
+    check_unchanged(Path(config.output), settings, FREE)
     return start(config, Adaptation(config, model, stream, encoder), settings)
 
 

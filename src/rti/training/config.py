@@ -32,6 +32,7 @@ class RunConfig:
     time_deviation: float = 0.8
     drop: float = 0.1  # share of examples that lose their condition
     flip: bool = False  # mirrored pictures as well
+    start_from: str | None = None  # begin with the weights of another run: its adapter, or its model
     seed: int = 0
     mixed_precision: str = "no"
     gradient_checkpointing: bool = False  # compute activations twice instead of keeping them
@@ -137,7 +138,6 @@ class PretrainConfig(RunConfig):
     """One run of `rti pretrain`: every parameter trains. The defaults suit a small model on a CPU."""
 
     sizes: tuple[str, ...] = ()  # fields of the model's config that differ from the named model's: image_size=32,...
-    start_from: str | None = None  # take the weights of another run's model, such as one at half the size
     steps: int = 100_000
     batch: int = 64
     batch_per_device: int = 64
