@@ -85,9 +85,10 @@ def test_a_run_starts_from_the_adapter_of_another(capsys, tmp_path, pictures):
     ):
         arguments = ("train", tmp_path / model, "--output", tmp_path / output, "--data", pictures, *RECIPE)
         run_json(capsys, *arguments, "--learning-rate", 0.1 if output == "one" else 1e-12, "--ema", 0, *more)
-    one, two = ((tmp_path / name / "adapter" / "interface.safetensors") for name in ("one", "two"))
-    one, two = load_file(one), load_file(two)
-    assert all(torch.allclose(two[name], value, atol=1e-6) for name, value in one.items())
+    for file in ("interface.safetensors", "adapter_model.safetensors"):
+        one, two = (load_file(tmp_path / name / "adapter" / file) for name in ("one", "two"))
+        assert one.keys() == two.keys()
+        assert all(torch.allclose(two[name], value, atol=1e-6) for name, value in one.items())
     refusal = (*("--start-from", tmp_path / "one" / "adapter"), "--lora-rank", 5)
     code, _, err = run(
         capsys, "train", tmp_path / "model", "--output", tmp_path / "x", "--data", pictures, *RECIPE, *refusal
