@@ -10,10 +10,14 @@ import time
 
 import pytest
 import torch
+from PIL import Image
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import rti
-from tiny import make_backbone, make_inputs, randomise_trainable
+from rti.images import to_tensor
+from test_cli import run_json
+from test_trainer import make_trainer
+from tiny import CORE, make_backbone, make_inputs, randomise_trainable, save_jit
 
 FEW_BLOCKS = {"minit2i": dict(depth_double=2, txt_preamble_depth=1), "jit": dict(depth=2, in_context_start=1)}
 ONE_BLOCK = {"minit2i": dict(depth_double=1, txt_preamble_depth=0), "jit": dict(depth=1, in_context_start=0)}
@@ -67,3 +71,49 @@ def test_merge_from_an_estimate_compiles_around_its_tree():
 def test_the_compiled_code_gives_the_same_images():
     """frame_count is not the number of compilations here: inductor's first one may trace twice."""
     assert_compiles(small_model("jit", ONE_BLOCK), (16, 7, 33, 24, 63), recompilations=1, backend="inductor")
+
+
+@torch.no_grad()
+def test_compiled_blocks_share_their_graphs_at_every_budget():
+    backbone = make_backbone("minit2i", depth_double=8)
+    model = randomise_trainable(rti.attach(backbone, rti.RegionConfig(core=(2, 6), lora_rank=2))).eval().merge()
+    inputs, budgets = make_inputs(backbone), (16, 7, 33, 24)
+    expected = [model(*inputs, budget=budget) for budget in budgets]
+    counter = CompileCounterWithBackend("eager")
+    backbone.compile_repeated_blocks(dynamic=True, backend=counter)
+    for budget, images in zip(budgets, expected, strict=True):
+        torch.testing.assert_close(model(*inputs, budget=budget), images, atol=1e-4, rtol=0)
+    assert counter.frame_count <= 3  # for two blocks of the text, eight of the trunk and five numbers of tokens
+
+
+@pytest.fixture
+def compiled_blocks(monkeypatch):
+    """The blocks compiled by now; their graphs run as traced, which is much sooner ready."""
+    compiled, plain = [], rti.Backbone.compile_repeated_blocks
+
+    def as_traced(backbone, **options):
+        compiled.extend(backbone.repeated_blocks())
+        plain(backbone, backend="eager", **options)
+
+    monkeypatch.setattr(rti.Backbone, "compile_repeated_blocks", as_traced)
+    return compiled
+
+
+def test_a_compiled_step_of_training_is_the_same_step(tmp_path, compiled_blocks):
+    plain, compiled = make_trainer(tmp_path / "plain"), make_trainer(tmp_path / "compiled", compile=True)
+    assert len(compiled_blocks) == compiled.task.backbone.depth
+    for _ in range(3):
+        assert compiled.train_step() == pytest.approx(plain.train_step(), rel=1e-5)
+
+
+def test_compiling_does_not_change_what_is_measured(tmp_path, capsys, compiled_blocks):
+    save_jit(tmp_path / "model", num_classes=56)
+    config = rti.RegionConfig(core=CORE, lora_rank=2, cuts="merge", cuts_from="estimate")
+    rti.attach(rti.load_backbone(tmp_path / "model"), config).save_pretrained(tmp_path / "adapter")
+    command = ("eval", "scenes", tmp_path / "adapter", "--budget", "dense,8", "--images", 8, "--batch", 5)
+    for options in ((), ("--compile",)):
+        run_json(capsys, *command, "--steps", 2, "--output", tmp_path / f"pictures{len(options)}", *options)
+    assert len(compiled_blocks) == 5
+    for sheet in ("dense", "8"):
+        plain, compiled = (to_tensor(Image.open(tmp_path / f"pictures{n}" / f"{sheet}.png")) for n in (0, 1))
+        torch.testing.assert_close(compiled, plain, atol=2 / 255, rtol=0)

@@ -78,6 +78,12 @@ def test_every_row_is_trained_scored_and_timed_under_the_same_conditions(tmp_pat
     assert "dense,16" in jobs["loss-skip-0"].command  # it has no budget: one is enough
     assert jobs["time-ours"].alone
     assert jobs["time-ours"].needs == ("train-ours-0",)
+    assert not any("--compile" in job.command for job in jobs.values())
+
+
+def test_what_is_compiled_is_training_and_scoring_but_not_timing(tmp_path):
+    for job in plan(read_study(write_study(tmp_path, compile=True)), tmp_path):
+        assert ("--compile" in job.command) == (not job.alone)
 
 
 @pytest.mark.parametrize(

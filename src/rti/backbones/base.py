@@ -177,6 +177,11 @@ class Backbone(nn.Module):
     def repeated_blocks(self) -> list[nn.Module]:
         return [module for module in self.modules() if isinstance(module, self.block_types)]
 
+    def compile_repeated_blocks(self, **options: Any) -> None:
+        """Compile the blocks in place, one graph for all of them; named as in diffusers. `options`: torch.compile's."""
+        for block in self.repeated_blocks():
+            block.compile(**options)
+
     @property
     def patches(self) -> int:
         return self.grid[0] * self.grid[1]

@@ -74,8 +74,8 @@ def bench(
             from rti.int8 import quantise
 
             quantise(module)
-        for block in module.repeated_blocks() if compile else ():
-            block.compile()
+        if compile:
+            module.compile_repeated_blocks()
     result = run_benchmark(
         dense,
         models,

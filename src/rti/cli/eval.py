@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from rti.cli.models import DEVICE_HELP, DTYPE_HELP, GUIDANCE_BUDGET_HELP, MODEL_HELP, TEXT_BUDGET_HELP, load_pipeline
+from rti.cli.models import (
+    COMPILE_HELP,
+    DEVICE_HELP,
+    DTYPE_HELP,
+    GUIDANCE_BUDGET_HELP,
+    MODEL_HELP,
+    TEXT_BUDGET_HELP,
+    load_pipeline,
+)
 from rti.cli.output import show_json, show_table
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
@@ -35,7 +43,7 @@ def scenes(
     guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own."),
     guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP),
     text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP),
-    batch: int = typer.Option(60, help="Pictures at a time; it does not change them."),
+    batch: int = typer.Option(16, help="Pictures at a time; it does not change them."),
     split: str = typer.Option(
         None, help="Prompts: train (combinations seen in training, the default), held-out (never seen), all (both)."
     ),
@@ -49,6 +57,7 @@ def scenes(
     ),
     device: str = typer.Option("auto", help=DEVICE_HELP),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
+    compile: bool = typer.Option(False, "--compile", help=COMPILE_HELP),
     int8: bool = typer.Option(False, "--int8", help="The blocks' linear layers in int8, on a CPU, dense as well."),
     json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
 ) -> None:
@@ -72,7 +81,7 @@ def scenes(
     if output is not None:
         check_folder(output)
     given = None if budget is None else [parse_budget(text) for text in budget.split(",")]
-    pipe = load_pipeline(model, adapter, dtype, device)
+    pipe = load_pipeline(model, adapter, dtype, device, compile)
     budgets = given or ([None, 0.25] if pipe.elastic is not None else [None])
     split = split or ("held-out" if held_out else "train")
     beside = {
@@ -128,6 +137,7 @@ def loss(
     output: Path = typer.Option(None, "--output", "-o", help="JSON file for the loss and time of every example."),
     device: str = typer.Option("auto", help=DEVICE_HELP),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
+    compile: bool = typer.Option(False, "--compile", help=COMPILE_HELP),
     json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
 ) -> None:
     """The velocity loss at each budget, as in training, and by how much it is above that of the frozen backbone.
@@ -141,7 +151,7 @@ def loss(
     from rti.evaluation.loss import save_losses
 
     given = None if budget is None else [parse_budget(text) for text in budget.split(",")]
-    pipe = load_pipeline(model, adapter, dtype, device)
+    pipe = load_pipeline(model, adapter, dtype, device, compile)
     budgets = given or ([None, 0.25] if pipe.elastic is not None else [None])
     backbone = pipe.backbone
     source = open_data(data, backbone.image_size, seed=seed, kind=backbone.conditioned_on)

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import typer
 
-from rti.cli.models import DEVICE_HELP, DTYPE_HELP, GUIDANCE_BUDGET_HELP, MODEL_HELP, TEXT_BUDGET_HELP, load_pipeline
+from rti.cli.models import (
+    COMPILE_HELP,
+    DEVICE_HELP,
+    DTYPE_HELP,
+    GUIDANCE_BUDGET_HELP,
+    MODEL_HELP,
+    TEXT_BUDGET_HELP,
+    load_pipeline,
+)
 from rti.cli.output import show_error, show_json, show_table
 from rti.cli.warn import one_line_warnings
 
@@ -40,6 +48,7 @@ def generate(
     text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names."),
     lenient: bool = typer.Option(False, "--lenient", help="Leave out words the model does not know, with a warning."),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
+    compile: bool = typer.Option(False, "--compile", help=COMPILE_HELP),
     device: str = typer.Option("auto", help=DEVICE_HELP),
     json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
 ) -> None:
@@ -76,7 +85,7 @@ def generate(
         device = f"cuda:{int(os.environ.get('LOCAL_RANK', shard.rank)) % torch.cuda.device_count()}"
     # Prompts first, a model may take long to load; but only the model knows how many classes it has.
     wanted = None if prompts == "classes" else open_prompts(prompts, count, seed=seed, split=split)
-    pipe = load_pipeline(model, adapter, dtype, device, size=size, text_encoder=text_encoder)
+    pipe = load_pipeline(model, adapter, dtype, device, compile, size=size, text_encoder=text_encoder)
     if wanted is None:
         wanted = open_prompts(prompts, count, getattr(pipe.backbone.config, "num_classes", None))
     generation = Generation(pipe, wanted, output, settings, {"model": model, "adapter": adapter})

@@ -21,6 +21,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 DTYPE_HELP = f"Weights as {', '.join(DTYPES)}; the sampling state is always float32."
 DEVICE_HELP = "cpu, cuda, cuda:1, mps, or auto."
 TEXT_BUDGET_HELP = "Text tokens in the trunk, such as 32 or 0.25; the adapter must have text regions. Default: all."
+COMPILE_HELP = "Compile the blocks first, which takes a minute: for many pictures."
 GUIDANCE_BUDGET_HELP = "Budget of the unconditional branch of guidance. Default: that of the row."
 
 
@@ -52,7 +53,12 @@ def describe(model: str, core: tuple[int, int] | None = None) -> tuple[Backbone,
 
 
 def load_pipeline(
-    model: str, adapter: str | None = None, dtype: str = "float32", device: str = "auto", **options: Any
+    model: str,
+    adapter: str | None = None,
+    dtype: str = "float32",
+    device: str = "auto",
+    compile: bool = False,
+    **options: Any,
 ) -> Pipeline:
     """The pipeline of a model as typed, its LoRA not folded in; `options` go to `Pipeline.from_pretrained`."""
     if dtype not in DTYPES:
@@ -64,7 +70,10 @@ def load_pipeline(
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     options |= {"torch_dtype": getattr(torch, dtype), "device": device, "merge": False}
-    return Pipeline.from_pretrained(model, adapter=adapter, **options)
+    pipe = Pipeline.from_pretrained(model, adapter=adapter, **options)
+    if compile:
+        pipe.backbone.compile_repeated_blocks()
+    return pipe
 
 
 def default_core(depth: int) -> tuple[int, int]:

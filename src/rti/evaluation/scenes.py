@@ -58,7 +58,7 @@ def evaluate_scenes(
     guidance_budget: Budget = None,
     text_budget: Budget = None,
     int8: bool = False,
-    batch: int = 60,
+    batch: int = 16,
     progress: bool = True,
 ) -> list[SceneResult]:
     """Draw the world's prompts at each budget and judge the pictures; one result per budget, in the order given.

@@ -51,6 +51,7 @@ class Study:
     dense_images: int = 1200
     dense_steps: tuple[int, ...] = ()  # fewer sampling steps, to compare with fewer tokens
     loss_examples: int = 512
+    compile: bool = False  # the blocks, in training and scoring; not in timing
     passes: int = 5  # of the timing
     seed: int = 7
 
@@ -152,13 +153,14 @@ def _train(study: Study, row: Row, seed: int, folder: Path, name: str) -> Job:
     for key, value in settings.items():
         text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
         command.append(f"--{key.replace('_', '-')}={text}")
-    return Job(name, (*command, "--json"))
+    return Job(name, (*command, *_compile(study), "--json"))
 
 
 def _loss(study: Study, folder: Path, run: str, adapter: str, budgets: tuple[int, ...], train: str) -> Job:
     command = ["eval", "loss", study.model, "--adapter", adapter, "--data", study.data]
     command += ["--budget", ",".join(["dense", *map(str, budgets)]), "--examples", str(study.loss_examples)]
-    command += ["--seed", str(study.seed), "--output", str(folder / "losses" / f"{run}.json"), "--json"]
+    command += ["--seed", str(study.seed), "--output", str(folder / "losses" / f"{run}.json")]
+    command += [*_compile(study), "--json"]
     return Job(f"loss-{run}", tuple(command), (train,))
 
 
@@ -176,8 +178,13 @@ def _pictures(
     name = f"pictures-{run}-{typed.replace(',', '-')}-{steps}-steps"
     command = ["eval", "scenes", study.model, *(["--adapter", adapter] if adapter else []), "--budget", typed]
     command += ["--images", str(images), "--seed", str(study.seed), "--steps", str(steps)]
-    command += ["--output", str(folder / "pictures" / name.removeprefix("pictures-")), "--json"]
+    command += ["--output", str(folder / "pictures" / name.removeprefix("pictures-"))]
+    command += [*_compile(study), "--json"]
     return Job(name, tuple(command), (train,) if train else ())
+
+
+def _compile(study: Study) -> list[str]:
+    return ["--compile"] if study.compile else []
 
 
 def _time(study: Study, row: Row, folder: Path, budgets: tuple[int, ...]) -> Job:

@@ -24,6 +24,8 @@ class Adaptation(Task):
         self.budgets = tuple(sorted(config.budgets, reverse=True))
         budget = (config.estimate_budget or min(config.budgets)) if config.estimate == "pass" else None
         self.module = ElasticObjective(model, budget)
+        if config.compile:
+            model.backbone.compile_repeated_blocks(dynamic=True)  # or each budget would compile anew
         for parameter in model.trainable_parameters().values():
             parameter.data = parameter.data.float()  # what trains is float32, whatever the frozen weights are
 

@@ -52,8 +52,7 @@ class BaseTraining(Task):
         self.words = encoder if isinstance(encoder, nn.Module) else None
         self.module = BaseObjective(backbone, self.words)
         if config.compile:
-            for block in backbone.repeated_blocks():
-                block.compile()
+            backbone.compile_repeated_blocks()
 
     def inputs(self, batch: MicroBatch) -> Any:
         if self.words is None:

@@ -35,6 +35,7 @@ class RunConfig:
     start_from: str | None = None  # begin with the weights of another run: its adapter, or its model
     seed: int = 0
     mixed_precision: str = "no"
+    compile: bool = False  # the blocks, by torch.compile
     gradient_checkpointing: bool = False  # compute activations twice instead of keeping them
     workers: int | None = None  # processes that read data; None: none on a CPU, four beside a GPU
     text_encoder: str | None = None  # None: the one the model names
@@ -146,7 +147,6 @@ class PretrainConfig(RunConfig):
     adam_learning_rate: float = 2e-3  # of what is not a matrix of a block, beside Muon
     warmup: int = 200
     ema: float = 0.999
-    compile: bool = False
     save_every: int = 250
 
     def __post_init__(self):
