@@ -245,6 +245,7 @@ REFERENCES = {"minit2i": MiniT2IReference, "jit": JiTReference}
         ),
         ("minit2i", dict(image_size=[16, 24], patch_spacing=2.0)),
         ("jit", {}),
+        ("jit", dict(input_size=[16, 24], patch_spacing=2.0)),
         ("jit", dict(in_context_len=0)),
         ("jit", dict(hidden_size=104, num_heads=2, in_context_start=0, in_context_len=1)),
         ("jit", dict(input_size=[48, 96], patch_size=16, hidden_size=36, num_heads=3, in_context_start=4)),

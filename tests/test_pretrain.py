@@ -27,7 +27,8 @@ SIZES = {
         "txt_hidden_size=32",
     )
     + ("depth_double=3", "num_heads=2", "head_dim=16"),
-    "scenes-jit": ("input_size=32", "hidden_size=32", "depth=3", "num_heads=2", "in_context_start=1"),
+    "scenes-jit": ("input_size=32", "noise_scale=1.0", "patch_spacing=2")
+    + ("hidden_size=32", "depth=3", "num_heads=2", "in_context_start=1"),
 }
 SMALL = dict(batch=4, batch_per_device=4, save_every=2, warmup=2, sample_every=0, log_with="none", data="scenes")
 
@@ -166,21 +167,34 @@ def test_the_model_of_a_run_draws_from_words(tmp_path):
         pipe("a purple dragon", num_inference_steps=2, progress=False)
 
 
-def test_a_run_at_the_full_size_starts_from_one_at_half_the_size(tmp_path):
-    half = make_trainer(config_of("scenes", tmp_path / "half", steps=2))
+def test_a_run_at_the_full_size_starts_from_one_at_half_the_size(tmp_path, model):
+    half = make_trainer(config_of(model, tmp_path / "half", steps=2))
     half.run()
-    sizes = tuple(size for size in SIZES["scenes"] if not size.startswith(("image_size", "patch_spacing")))
+    sizes = tuple(size for size in SIZES[model] if not size.startswith(("image_size", "input_size", "patch_spacing")))
     start = str(tmp_path / "half" / "model")
-    full = make_trainer(config_of("scenes", tmp_path / "full", steps=2, sizes=sizes, start_from=start))
+    full = make_trainer(config_of(model, tmp_path / "full", steps=2, sizes=sizes, start_from=start))
     assert full.task.backbone.image_size == (64, 64)
     assert_equal(
         {name: value.detach() for name, value in full.parameters.items()},
         {name: value.detach() for name, value in half.average.values.items()},
     )
+    narrow = {"scenes": "pca_channels=8", "scenes-jit": "bottleneck_dim=8"}[model]
     with refused("other sizes"):
-        make_trainer(
-            config_of("scenes", tmp_path / "wide", steps=2, sizes=(*sizes, "pca_channels=8"), start_from=start)
-        )
+        make_trainer(config_of(model, tmp_path / "narrow", steps=2, sizes=(*sizes, narrow), start_from=start))
+
+
+def test_positions_at_half_the_size_lie_between_those_of_the_full_size(tmp_path, model):
+    half = make_trainer(config_of(model, tmp_path / "half", steps=2)).task.backbone
+    sizes = tuple(size for size in SIZES[model] if not size.startswith(("image_size", "input_size", "patch_spacing")))
+    full = make_trainer(config_of(model, tmp_path / "full", steps=2, sizes=sizes)).task.backbone
+    count = full.patch_phasors().shape[-1] // 2
+    angles = [
+        torch.atan2(values[0, :, count:], values[0, :, :count])
+        for values in (half.patch_phasors(), full.patch_phasors())
+    ]
+    coarse, fine = (angle.unflatten(0, grid) for angle, grid in zip(angles, (half.grid, full.grid), strict=True))
+    slow = count // 2 - 1  # the slowest of a row's angles, which never turns round
+    torch.testing.assert_close(coarse[:, 0, slow], (fine[0::2, 0, slow] + fine[1::2, 0, slow]) / 2, atol=1e-6, rtol=0)
 
 
 def test_the_command_trains_and_goes_on(capsys, tmp_path):

@@ -96,6 +96,7 @@ FROM_SCRATCH: dict[str, tuple[str, dict[str, Any]]] = {
             in_context_len=4,
             in_context_start=3,
             num_classes=56,
+            noise_scale=2.0,
         ),
     ),
 }

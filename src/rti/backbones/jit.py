@@ -17,7 +17,7 @@ from rti.errors import InputError
 
 @dataclass(frozen=True)
 class JiTConfig:
-    """Names of the release's constructor; the last five say how it samples."""
+    """Names of the release's constructor; then how it samples, and one of ours, for models trained otherwise."""
 
     input_size: int | tuple[int, int] = 256
     patch_size: int = 16
@@ -35,6 +35,7 @@ class JiTConfig:
     num_sampling_steps: int = 50
     cfg: float = 3.0
     cfg_interval: tuple[float, float] = (0.1, 1.0)
+    patch_spacing: float = 1.0  # distance of neighbouring patches in the position tables, for training at half size
 
     def __post_init__(self):
         if self.hidden_size % self.num_heads or (self.hidden_size // self.num_heads) % 4:
@@ -174,7 +175,8 @@ class JiT(Backbone):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
         self.final_layer = Head(config)
 
-        self.patch_phasors = FloatTable(layers.phasors(layers.grid_angles(self.grid, config.head_dim)))
+        angles = layers.grid_angles(self.grid, config.head_dim, config.patch_spacing)
+        self.patch_phasors = FloatTable(layers.phasors(angles))
         origin = torch.zeros(1, config.in_context_len, config.head_dim // 2, device="cpu")
         self.in_context_phasors = FloatTable(layers.phasors(origin))
 
@@ -242,7 +244,7 @@ class JiT(Backbone):
     def reset_parameters(self) -> None:
         """As the authors: Xavier for linear maps, small embeddings, and gates and a head that start at zero."""
         with torch.no_grad():
-            self.pos_embed.copy_(layers.position_table(self.grid, self.hidden_size))
+            self.pos_embed.copy_(layers.position_table(self.grid, self.hidden_size, self.config.patch_spacing))
             for name, parameter in self.named_parameters():
                 if "norm" in name:
                     parameter.fill_(1.0)
