@@ -336,6 +336,32 @@ def test_pictures_and_verdicts_are_written(capsys, release, painter, tmp_path, m
     assert {(0, 128, 60), (200, 30, 30)} <= colours
 
 
+def test_rows_drawn_apart_are_put_together_without_drawing_again(capsys, release, adapter, tmp_path, monkeypatch):
+    arguments = (release, "--adapter", adapter, "--seed", 5, *SMALL)
+    together = run_json(capsys, *arguments, "--budget", "dense,16")
+    # Dense has no adapter; more pictures begin with the fewer.
+    run(capsys, release, "--seed", 5, "--images", 18, "--steps", 1, "--budget", "dense", "-o", tmp_path / "dense")
+    run(capsys, *arguments, "--budget", "16", "-o", tmp_path / "16")
+    folders = ("--reuse", tmp_path / "dense", "--reuse", tmp_path / "16")
+    drawn = []
+    plain = rti.pipeline.sample
+    monkeypatch.setattr("rti.pipeline.sample", lambda *given, **named: drawn.append(1) or plain(*given, **named))
+    values = run_json(capsys, *arguments, "--budget", "dense,16", *folders, "-o", tmp_path / "both")
+    assert not drawn
+    for row, expected in zip(values["rows"], together["rows"], strict=True):
+        assert row | {"seconds": 0} == expected | {"seconds": 0}
+    assert [path.name for path in (tmp_path / "both").iterdir()] == ["results.json"]
+    # What was drawn in another way is drawn again, and so are the pictures of other weights.
+    for change in (("--seed", 6), ("--steps", 2), ("--guidance", 1.5), ("--held-out",), ("--images", 24)):
+        drawn.clear()
+        run_json(capsys, *arguments, "--budget", "dense", *change, *folders)
+        assert drawn
+    drawn.clear()
+    other = save_scenes_model(tmp_path / "other", seed=1, **TEXT | dict(guidance_scale=2.0))
+    run_json(capsys, other, "--seed", 5, *SMALL, "--budget", "dense", *folders)
+    assert drawn
+
+
 BAD_INPUT = {
     "a model that is not there": (("nowhere",), "nowhere"),
     "a model of other classes": ((DATA / "jit-tiny",), "56 classes"),
@@ -350,6 +376,7 @@ BAD_INPUT = {
     "an unknown device": (("RELEASE", "--device", "quantum"), "quantum"),
     "an adapter that is none": (("RELEASE", "--adapter", DATA), "rti_config.json"),
     "an output in the way": (("RELEASE", "--output", DATA / "jit-tiny" / "config.json"), "config.json"),
+    "nothing to reuse": (("RELEASE", "--reuse", "elsewhere"), "elsewhere"),
     "no model": ((), "model"),
 }
 

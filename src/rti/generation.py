@@ -237,7 +237,7 @@ class Generation:
             "format": FORMAT,
             "model": names.get("model", source),
             "adapter": names.get("adapter"),
-            "weights": _weights(self.pipe),
+            "weights": weights_of(self.pipe),
             "dtype": str(backbone.dtype).removeprefix("torch."),
             "size": list(backbone.image_size),
             "patches": backbone.patches,
@@ -282,7 +282,7 @@ def _key(picture: tuple[Prompt, int]) -> tuple[int, int]:
     return picture[0].index, picture[1]
 
 
-def _weights(pipe: Pipeline) -> str:
+def weights_of(pipe: Pipeline) -> str:
     """Which weights draw: a folder may hold others by now."""
     from rti.text_cache import fingerprint
 

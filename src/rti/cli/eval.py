@@ -49,6 +49,9 @@ def scenes(
     ),
     held_out: bool = typer.Option(False, "--held-out", help="Short for --split held-out."),
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
+    reuse: list[Path] = typer.Option(
+        None, help="An earlier --output: rows it has of the same weights and settings are not drawn again. Repeatable."
+    ),
     output: Path = typer.Option(
         None,
         "--output",
@@ -70,6 +73,9 @@ def scenes(
 
     All budgets draw the same prompts from the same noise, so their differences
     to dense are paired: sharper than the intervals of the rows.
+
+    Budgets may be drawn by several commands, on as many cores or machines, each
+    with an --output; one more with --reuse of those puts them together.
     """
     if held_out and split not in (None, "held-out"):
         raise InputError(f"--held-out and --split {split} given; give one of them")
@@ -99,6 +105,7 @@ def scenes(
         steps=steps,
         guidance=guidance,
         batch=batch,
+        earlier=reuse or (),
         **beside,
     )
     flow = pipe.backbone.flow

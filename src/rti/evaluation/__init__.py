@@ -1,5 +1,6 @@
 """Measuring quality: how often a model draws what it was asked for, at each budget.
 
+earlier    verdicts of evaluations before this one
 loss       the velocity loss on unseen data, paired over budgets
 scenes     SceneEval, on the scenes world with its exact judge
 sheet      its pictures with captions and verdicts, to look at

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from rti.backbones.base import Backbone
 from rti.budget import Budget, resolve_budget
 from rti.core import ElasticModel
 from rti.errors import InputError
+from rti.evaluation.earlier import Earlier
 from rti.flow import time_grid
+from rti.generation import weights_of
 from rti.pipeline import Pipeline
 from rti.text import TextEncoder
 
@@ -27,13 +30,15 @@ from rti.text import TextEncoder
 class SceneResult:
     """One budget's pictures (n, 3, size, size) in [-1, 1] and their score; budget None is the frozen backbone.
 
+    `how` is all that decides what they show, beside the prompts. Of an earlier evaluation there are no pictures here.
     `difference` is the accuracy minus that of the frozen backbone on the same prompts and noise, where both were drawn.
     """
 
     budget: int | None
     score: scenes.SceneScore
-    images: torch.Tensor
+    images: torch.Tensor | None
     seconds: float
+    how: dict[str, Any]
     difference: scenes.Difference | None = None
 
     @property
@@ -42,7 +47,7 @@ class SceneResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Budget, accuracy and intervals, ready for JSON."""
-        values = {"budget": self.name} | self.score.as_dict() | {"seconds": round(self.seconds, 3)}
+        values = {"budget": self.name} | self.score.as_dict() | {"seconds": round(self.seconds, 3), "how": self.how}
         return values if self.difference is None else values | {"difference_to_dense": asdict(self.difference)}
 
 
@@ -59,6 +64,7 @@ def evaluate_scenes(
     text_budget: Budget = None,
     int8: bool = False,
     batch: int = 16,
+    earlier: Sequence[str | Path] = (),
     progress: bool = True,
 ) -> list[SceneResult]:
     """Draw the world's prompts at each budget and judge the pictures; one result per budget, in the order given.
@@ -68,6 +74,7 @@ def evaluate_scenes(
     the training pictures, "held-out" those they never show, "all" both; prompts come from `seed` by a random stream of
     their own, and fewer images are the first of more. What is not given is as the model samples by itself.
     `guidance_budget` and `text_budget` go with every budget, not with dense; `int8` with all, see rti.int8.
+    `earlier` are folders with results of the same weights: what was drawn there in the same way is not drawn again.
     A class-conditional model draws the world's classes, one object each; they know no split.
     """
     if isinstance(model, Pipeline) and text_encoder is not None:
@@ -80,22 +87,39 @@ def evaluate_scenes(
     else:
         prompts = scenes.prompts(images, seed, split)
         subjects = [scene.caption for scene in prompts]
-    results: dict[int | None, SceneResult] = {}
+    known, results = Earlier(earlier), {}
+    flow = pipe.backbone.flow
+    settings = {
+        "seed": seed,
+        "split": split,
+        "steps": flow.steps if steps is None else steps,
+        "guidance": flow.guidance_scale if guidance is None else guidance,
+        "dtype": str(pipe.backbone.dtype).removeprefix("torch."),
+        "int8": int8,
+    }
     with tqdm(total=images * len(wanted), unit="picture", disable=not progress) as bar:
         # Dense first: the LoRA is folded in only after it.
         for budget in sorted(wanted, key=lambda budget: budget is not None):
             bar.set_description("dense" if budget is None else f"R = {budget}")
-            started = time.perf_counter()
-            parts = []
-            with _drawing(pipe, budget, int8) as drawing:
+            beside = {
+                "guidance_budget": None if budget is None else guidance_budget,
+                "text_budget": None if budget is None else text_budget,
+            }
+            with _drawing(pipe, budget, int8) as (drawing, weights):
+                how = settings | beside | {"weights": weights}
+                found = known.find("dense" if budget is None else budget, how, prompts)
+                if found is not None:
+                    results[budget] = SceneResult(budget, found[0], None, found[1], how)
+                    bar.update(images)
+                    continue
+                started, parts = time.perf_counter(), []
                 for first in range(0, images, batch):
                     some = range(first, min(first + batch, images))
                     drawn = drawing(
                         [subjects[index] for index in some],
                         generator=[noise_generator(seed, index) for index in some],
                         budget=budget,
-                        guidance_budget=None if budget is None else guidance_budget,
-                        text_budget=None if budget is None else text_budget,
+                        **beside,
                         num_inference_steps=steps,
                         guidance_scale=guidance,
                         output_type="pt",
@@ -104,7 +128,7 @@ def evaluate_scenes(
                     parts.append(2 * drawn.images.cpu() - 1)
                     bar.update(len(some))
             seconds, pictures = time.perf_counter() - started, torch.cat(parts)
-            results[budget] = SceneResult(budget, scenes.score(prompts, pictures.numpy()), pictures, seconds)
+            results[budget] = SceneResult(budget, scenes.score(prompts, pictures.numpy()), pictures, seconds, how)
     return [_compare(results[budget], results.get(None)) for budget in wanted]
 
 
@@ -120,8 +144,8 @@ def _compare(result: SceneResult, dense: SceneResult | None) -> SceneResult:
 
 
 @contextmanager
-def _drawing(pipe: Pipeline, budget: int | None, int8: bool) -> Iterator[Pipeline]:
-    """The pipeline that draws at a budget: the frozen backbone alone, or the model with its LoRA folded in.
+def _drawing(pipe: Pipeline, budget: int | None, int8: bool) -> Iterator[tuple[Pipeline, str]]:
+    """The pipeline that draws at a budget, the frozen backbone alone or the model with its LoRA folded in; its weights.
 
     Afterwards the model is as it was: one in training goes on training.
     """
@@ -132,13 +156,14 @@ def _drawing(pipe: Pipeline, budget: int | None, int8: bool) -> Iterator[Pipelin
                 _ = pipe.text_encoder  # loaded once, for all
             pipe = copy.copy(pipe)
             pipe.model = stack.enter_context(model.dense())
-        elif model is not None and not model.merged:
+        weights = weights_of(pipe)
+        if model is not None and budget is not None and not model.merged:
             stack.callback(model.merge().unmerge)
         if int8:
             from rti.int8 import quantise
 
             stack.enter_context(quantise(pipe.backbone))
-        yield pipe
+        yield pipe, weights
 
 
 def check_model(backbone: Backbone) -> None:

@@ -27,8 +27,8 @@ def check_folder(folder: Path) -> None:
 
 
 def save_results(folder: Path, values: dict[str, Any], results: Sequence[SceneResult]) -> None:
-    """Write a sheet per budget, and results.json: the values, and every picture's verdict at every budget."""
-    for result in results:
+    """Write a sheet per budget drawn now, and results.json: the values, and every picture's verdict at every budget."""
+    for result in (one for one in results if one.images is not None):
         save_image(verdict_sheet(result), folder / f"{result.name}.png")
     pictures = [
         {
@@ -42,6 +42,7 @@ def save_results(folder: Path, values: dict[str, Any], results: Sequence[SceneRe
     path = folder / "results.json"
     temporary = path.with_name(".results.part.json")
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         temporary.write_text(json.dumps(values | {"pictures": pictures}, indent=1) + "\n", encoding="utf-8")
         os.replace(temporary, path)
     except OSError as error:

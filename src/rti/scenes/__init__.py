@@ -18,7 +18,7 @@ from rti.scenes.classes import CLASSES, class_example, class_of, class_prompts, 
 from rti.scenes.detect import Detection, detect
 from rti.scenes.judge import Verdict, judge, relative_positions
 from rti.scenes.render import Batch, batch, render
-from rti.scenes.score import Difference, SceneScore, paired_difference, score
+from rti.scenes.score import Difference, SceneScore, paired_difference, score, score_of_verdicts
 from rti.scenes.words import (
     CAPTION_LENGTH,
     COLOURS,
@@ -77,5 +77,6 @@ __all__ = [
     "render",
     "sample_scenes",
     "score",
+    "score_of_verdicts",
     "vocabulary_line",
 ]

@@ -57,8 +57,14 @@ def score(scenes: Sequence[Scene], images: np.ndarray, resamples: int = RESAMPLE
         raise InputError(f"need one picture per scene, got {len(scenes)} scenes and {len(images)} pictures")
     verdicts = [judge(scene, found) for scene, found in zip(scenes, detect(images), strict=True)]
     correct = np.array([verdict.correct for verdict in verdicts])
-    reasons = tuple(verdict.reason for verdict in verdicts)
-    return SceneScore(tuple(scenes), correct, reasons, *_summary(correct, scenes, resamples, seed))
+    return score_of_verdicts(scenes, correct, [verdict.reason for verdict in verdicts], resamples, seed)
+
+
+def score_of_verdicts(
+    scenes: Sequence[Scene], correct: np.ndarray, reasons: Sequence[str], resamples: int = RESAMPLES, seed: int = 0
+) -> SceneScore:
+    """The score of pictures that have been judged: (n,) whether right, and why not."""
+    return SceneScore(tuple(scenes), correct, tuple(reasons), *_summary(correct, scenes, resamples, seed))
 
 
 def paired_difference(first: SceneScore, second: SceneScore, resamples: int = RESAMPLES, seed: int = 0) -> Difference:
