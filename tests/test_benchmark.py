@@ -100,6 +100,17 @@ def test_every_pass_runs_every_row_in_turn():
     assert calls[: len(first) + 2 * len(turn)] == first + turn + turn
 
 
+def test_dense_as_loaded_takes_its_turn_beside_what_was_made_of_it():
+    dense, model = attached("minit2i")
+    plain, calls = twin(dense), []
+    for name, module in (("dense", dense), ("plain", plain), ("region", model)):
+        module.register_forward_pre_hook(lambda *_, name=name: calls.append(name))
+    result = run_benchmark(dense, {"region": model}, [32], plain=plain, passes=2, warmup=0, progress=False)
+    assert calls[6:9] == ["dense", "plain", "region"]  # after a turn that makes the first estimates as well
+    assert [row["model"] for row in result.as_rows()] == ["dense", "dense as loaded", "region"]
+    assert result.as_rows()[1]["analytic_speedup"] == 1
+
+
 @torch.no_grad()
 def test_twins_share_their_weights_and_only_one_of_them_is_attached():
     backbone = make_backbone("minit2i")
@@ -209,6 +220,14 @@ def test_the_command_keeps_its_contract(capsys, tmp_path):
         assert {"seconds", "speedup", "analytic_speedup", "efficiency", "images_per_second", "parts"} <= set(row)
     assert values["dense_share_of_gemm"] == pytest.approx(values["dense_gflops"] / values["gemm_gflops"], abs=0.05)
     assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_int8_is_timed_beside_the_model_as_loaded(capsys, tmp_path):
+    folder = SAVE["minit2i"](tmp_path / "backbone")
+    values = run_json(
+        capsys, "bench", folder, "--budgets", "32", "--passes", 1, "--warmup", 0, "--core", "1,2", "--int8"
+    )
+    assert [row["model"] for row in values["rows"]] == ["dense", "dense as loaded", "region"]
 
 
 def test_an_adapter_is_timed_with_its_own_reduction(capsys, tmp_path):

@@ -44,6 +44,7 @@ class Setting:
 
 
 REFERENCE = Setting("plain attention")
+PLAIN = Setting("dense as loaded")
 Run = Callable[[Any, Setting], torch.Tensor]  # of a model at a setting, to what it ends with
 
 
@@ -109,11 +110,13 @@ def run_benchmark(
     passes: int = 3,
     warmup: int = 1,
     reference: bool = False,
+    plain: Backbone | None = None,
     progress: bool = True,
 ) -> Benchmark:
     """Measure one guided forward pass, or with `steps` whole pictures, dense and at every budget of every model.
 
-    Every pass runs every row once, one after the other. `reference` adds dense with its attention written out.
+    Every pass runs every row once, one after the other. `reference` adds dense with its attention written out, and
+    `plain` the backbone before it was compiled or quantised: what that has brought.
     """
     for name, value, least in (("batch", batch, 1), ("passes", passes, 1), ("warmup", warmup, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -121,7 +124,8 @@ def run_benchmark(
     guided = None if guidance_budget is None else resolve_budget(guidance_budget, dense.patches)
     numbers = [resolve_budget(budget, dense.patches) for budget in budgets]
     settings = [Setting(name, number, text, guided) for name in models for text in text_budgets for number in numbers]
-    settings = list(dict.fromkeys([Setting(), *([REFERENCE] if reference else []), *settings]))
+    extra = [*([PLAIN] if plain is not None else []), *([REFERENCE] if reference else [])]
+    settings = list(dict.fromkeys([Setting(), *extra, *settings]))
 
     condition = random_condition(dense, batch)
     shape, scale = (dense.channels, *dense.image_size), dense.flow.guidance_scale if guidance is None else guidance
@@ -131,9 +135,10 @@ def run_benchmark(
     run = _forward(noise, condition, scale) if steps is None else picture
 
     rows = [Row(setting, _count(run, dense, models, setting).flops) for setting in settings]
-    gemm = _measure(run, dense, models, rows, passes, warmup, progress)
+    timed = models if plain is None else models | {PLAIN.model: plain}
+    gemm = _measure(run, dense, timed, rows, passes, warmup, progress)
     for row in rows:
-        model = models.get(row.setting.model, dense)
+        model = timed.get(row.setting.model, dense)
         with _attention(row.setting), PeakMemory(dense.device) as peak:
             run(model, row.setting)
         row.memory = peak.gigabytes
@@ -148,7 +153,7 @@ def run_benchmark(
 
 
 def _measure(
-    run: Run, dense: Backbone, models: dict[str, ElasticModel], rows: list[Row], passes: int, warmup: int, show: bool
+    run: Run, dense: Backbone, models: dict[str, Any], rows: list[Row], passes: int, warmup: int, show: bool
 ) -> float:
     """Fill in the rows' times, turn by turn; gives back the rate of a plain linear layer, measured in between."""
     linear = nn.Linear(GEMM[1], GEMM[2], device=dense.device, dtype=dense.dtype).requires_grad_(False)

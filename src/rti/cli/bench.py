@@ -35,9 +35,13 @@ def bench(
     guidance: float = typer.Option(None, help="Guidance scale; 1 is none. Default: the model's own."),
     passes: int = typer.Option(3, help="How often each row is timed, in turn with all others; the median counts."),
     warmup: int = typer.Option(1, help="Passes before those."),
-    compile: bool = typer.Option(False, "--compile", help="Compile the blocks, dense and at every budget alike."),
+    compile: bool = typer.Option(
+        False, "--compile", help="Compile the blocks, of dense too; dense as it was is timed beside."
+    ),
     int8: bool = typer.Option(
-        False, "--int8", help="The blocks' linear layers in int8, dense and at every budget alike."
+        False,
+        "--int8",
+        help="The blocks' linear layers in int8, of dense too; dense as it was is timed beside.",
     ),
     reference: bool = typer.Option(False, "--reference", help="Also time dense with its attention written out."),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
@@ -56,7 +60,7 @@ def bench(
     """
     import torch
 
-    from rti.benchmark import run_benchmark
+    from rti.benchmark import run_benchmark, twin
     from rti.budget import parse_budget
 
     if plot is not None:
@@ -69,6 +73,7 @@ def bench(
         torch.set_num_threads(threads)
     texts = [None if text == "full" else parse_budget(text) for text in (text_budget or "full").split(",")]
     dense, models, default = _load(model, adapter, reductions, setting or [], span(core), init, dtype, device, texts)
+    plain = twin(dense) if compile or int8 else None
     for module in (dense, *(one.backbone for one in models.values())):
         if int8:
             from rti.int8 import quantise
@@ -88,6 +93,7 @@ def bench(
         passes=passes,
         warmup=warmup,
         reference=reference,
+        plain=plain,
     )
     rows = result.as_rows()
     values = {
