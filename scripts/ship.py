@@ -65,23 +65,30 @@ if arguments.adapter is not None:
     target = folder / arguments.called
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(arguments.adapter, target)
+results = folder / "results.json"
+if arguments.model is not None or (arguments.adapter is not None and arguments.called == "adapter"):
+    results.unlink(missing_ok=True)  # of other weights
 if arguments.results is not None:
     values = json.loads(arguments.results.read_text().strip().splitlines()[-1])
-    (folder / "results.json").write_text(json.dumps(values, indent=1) + "\n")
-results = folder / "results.json"
-table = "Not measured yet."
+    known = json.loads(results.read_text()) if results.is_file() else {}
+    for name in ("hours", "pictures"):  # of training, once said
+        values[name] = getattr(arguments, name) or known.get(name)
+    results.write_text(json.dumps(values, indent=1) + "\n")
+table, seen = "Not measured yet.", ""
 if results.is_file():
     values = json.loads(results.read_text())
+    if values.get("pictures"):
+        seen = f"{values['pictures']:,} pictures in {values['hours']:.1f} hours on 2 CPU cores."
     tasks = list(values["tasks"])
     lines = [f"| budget | overall (95 % interval) | {' | '.join(tasks)} |", "|---|---|" + "---|" * len(tasks)]
     for row in values["rows"]:
         low, high = (100 * bound for bound in row["interval"])
         cells = " | ".join(f"{100 * row['tasks'][task]:.1f}" for task in tasks)
         lines.append(f"| {row['budget']} | {100 * row['overall']:.1f} ({low:.1f} to {high:.1f}) | {cells} |")
-    command = f"rti eval scenes {arguments.name} --images {values['images']} --seed {values['seed']}"
+    budgets = ",".join(str(row["budget"]) for row in values["rows"])
+    command = f"rti eval scenes {arguments.name} --budget {budgets} --images {values['images']} --seed {values['seed']}"
     table = f"% right, by `{command} --steps {values['steps']}`:\n\n" + "\n".join(lines)
 backbone = load_backbone(folder)
-seen = f"{arguments.pictures:,} pictures in {arguments.hours:.1f} hours on 2 CPU cores." if arguments.pictures else ""
 card = CARD.format(
     task="text-to-image" if backbone.conditioned_on == "text" else "unconditional-image-generation",
     family=type(backbone).__name__,

@@ -222,12 +222,22 @@ def test_the_command_keeps_its_contract(capsys, tmp_path):
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
-def test_int8_is_timed_beside_the_model_as_loaded(capsys, tmp_path):
-    folder = SAVE["minit2i"](tmp_path / "backbone")
-    values = run_json(
-        capsys, "bench", folder, "--budgets", "32", "--passes", 1, "--warmup", 0, "--core", "1,2", "--int8"
-    )
-    assert [row["model"] for row in values["rows"]] == ["dense", "dense as loaded", "region"]
+@pytest.mark.parametrize("option", ["--int8", "--compile"])
+def test_what_an_option_brings_is_timed_beside_the_model_as_loaded(capsys, tmp_path, monkeypatch, option):
+    given = {}
+
+    def note(dense, models, *rest, plain=None, **options):
+        given.update(dense=dense, region=models["region"].backbone, plain=plain)
+        raise rti.InputError("enough")
+
+    monkeypatch.setattr("rti.benchmark.run_benchmark", note)
+    run(capsys, "bench", SAVE["minit2i"](tmp_path / "backbone"), "--core", "1,2", option)
+    changed = {}
+    for name, backbone in given.items():
+        modules = [module for block in backbone.repeated_blocks() for module in block.modules()]
+        plain = any(type(module) is torch.nn.Linear for module in modules)
+        changed[name] = not plain or any(module._compiled_call_impl is not None for module in modules)
+    assert changed == {"dense": True, "region": True, "plain": False}
 
 
 def test_an_adapter_is_timed_with_its_own_reduction(capsys, tmp_path):

@@ -1,6 +1,7 @@
 """SceneEval of models: right and wrong painters, batches, budgets, and what the command prints and refuses."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -349,17 +350,50 @@ def test_rows_drawn_apart_are_put_together_without_drawing_again(capsys, release
     values = run_json(capsys, *arguments, "--budget", "dense,16", *folders, "-o", tmp_path / "both")
     assert not drawn
     for row, expected in zip(values["rows"], together["rows"], strict=True):
-        assert row | {"seconds": 0} == expected | {"seconds": 0}
+        assert row | {"seconds": 0} == expected | {"seconds": 0, "reused": True}
     assert [path.name for path in (tmp_path / "both").iterdir()] == ["results.json"]
     # What was drawn in another way is drawn again, and so are the pictures of other weights.
-    for change in (("--seed", 6), ("--steps", 2), ("--guidance", 1.5), ("--held-out",), ("--images", 24)):
+    changes = {("--seed", 6): "seed is 5 there and 6 here", ("--steps", 2): "steps is 1 there and 2 here"}
+    changes |= {("--guidance", 1.5): "guidance", ("--held-out",): "split", ("--images", 24): "18 pictures"}
+    for change, said in changes.items():
         drawn.clear()
-        run_json(capsys, *arguments, "--budget", "dense", *change, *folders)
+        _, _, err = run(capsys, *arguments, "--budget", "dense", *change, *folders)
         assert drawn
-    drawn.clear()
-    other = save_scenes_model(tmp_path / "other", seed=1, **TEXT | dict(guidance_scale=2.0))
-    run_json(capsys, other, "--seed", 5, *SMALL, "--budget", "dense", *folders)
-    assert drawn
+        assert f"nothing of {tmp_path / 'dense'} was reused" in err
+        assert said in err
+        assert f"nothing of {tmp_path / '16'} was reused: it has none of these budgets" in err
+    for number, different in enumerate(({"seed": 1}, {"noise_scale": 1.5}, {"cfg_interval": (0.5, 1.0)})):
+        drawn.clear()
+        other = save_scenes_model(tmp_path / f"other{number}", **TEXT | dict(guidance_scale=2.0) | different)
+        _, _, err = run(capsys, other, "--seed", 5, *SMALL, "--budget", "dense", "--reuse", tmp_path / "dense")
+        assert drawn
+        assert "of another model" in err
+
+
+def test_an_adapter_with_another_setting_is_another_model(capsys, release, adapter, tmp_path):
+    arguments = (release, "--seed", 5, *SMALL, "--budget", "16")
+    run(capsys, *arguments, "--adapter", adapter, "-o", tmp_path / "16")
+    other = shutil.copytree(adapter, tmp_path / "other")
+    config = json.loads((other / "rti_config.json").read_text())
+    (other / "rti_config.json").write_text(json.dumps(config | {"size_prior": config["size_prior"] + 1}))
+    row = run_json(capsys, *arguments, "--adapter", adapter, "--reuse", tmp_path / "16")["rows"][0]
+    assert row["reused"]
+    row = run_json(capsys, *arguments, "--adapter", other, "--reuse", tmp_path / "16")["rows"][0]
+    assert "reused" not in row
+
+
+def test_a_model_merged_for_good_can_be_evaluated(release, adapter):
+    pipe = rti.Pipeline.from_pretrained(release, adapter=adapter)
+    pipe.elastic.merge(keep=False)
+    assert len(evaluate_scenes(pipe, budgets=[16], images=6, steps=1, progress=False)) == 1
+
+
+@pytest.mark.parametrize("values", [{"rows": [{}], "pictures": []}, {"rows": []}, [], {"rows": 3, "pictures": 4}])
+def test_results_that_are_none_are_refused_before_the_model_is_loaded(capsys, tmp_path, values):
+    (tmp_path / "results.json").write_text(json.dumps(values))
+    code, _, err = run(capsys, "nowhere", "--reuse", tmp_path)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "holds no results" in err
 
 
 BAD_INPUT = {

@@ -43,6 +43,17 @@ def test_an_attached_model_runs_in_int8_once_its_lora_is_folded_in():
     assert torch.equal(model(*inputs, budget=16), expected)
 
 
+@pytest.mark.parametrize("family", ["minit2i", "jit"])
+@torch.no_grad()
+def test_a_picture_does_not_depend_on_those_beside_it(family):
+    backbone = make_backbone(family)
+    x, t, condition = make_inputs(backbone, batch=3)
+    loud = torch.cat([x[:1], 50 * x[1:]])  # their activations have another range
+    with quantise(backbone):
+        beside_others, beside_loud = backbone(x, t, condition)[:1], backbone(loud, t, condition)[:1]
+    torch.testing.assert_close(beside_loud, beside_others, atol=1e-5, rtol=1e-5)
+
+
 def test_half_precision_is_refused():
     with refused("float32", "bfloat16"):
         quantise(make_backbone("jit").to(torch.bfloat16))

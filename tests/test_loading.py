@@ -429,6 +429,8 @@ def test_many_wrong_keys_are_counted(tmp_path):
         ("minit2i", dict(head_dim=6), ("head_dim 6",)),
         ("minit2i", dict(txt_hidden_size=48), ("txt_hidden_size 48",)),
         ("minit2i", dict(cfg_channels=2), ("cfg_channels 2",)),
+        ("minit2i", dict(patch_spacing=0), ("patch_spacing", "0")),
+        ("jit", dict(patch_spacing=-3.0), ("patch_spacing", "-3.0")),
         ("jit", dict(num_heads=5), ("5 heads",)),
         ("jit", dict(in_context_start=-1), ("in_context_start -1",)),
         ("jit", dict(hidden_size="wide"), ("config.json",)),

@@ -139,6 +139,11 @@ class ElasticModel(nn.Module):
     def merged(self) -> bool:
         return self._merged is not None
 
+    @property
+    def merged_for_good(self) -> bool:
+        """Whether it was merged with keep=False: there is no way back."""
+        return self.merged and any(layer.original is None for layer in self._merged)
+
     def merge(self, keep: bool = True) -> ElasticModel:
         """Fold the LoRA into the weights, for inference. Twice is once.
 
@@ -152,7 +157,7 @@ class ElasticModel(nn.Module):
     def unmerge(self) -> ElasticModel:
         """Undo `merge`, bit by bit."""
         if self.merged:
-            if any(layer.original is None for layer in self._merged):
+            if self.merged_for_good:
                 raise InputError("this model was merged with keep=False, so it cannot be unmerged; load it again")
             lora.unmerge(self.backbone, self._merged)
             self._merged = None

@@ -283,11 +283,12 @@ def _key(picture: tuple[Prompt, int]) -> tuple[int, int]:
 
 
 def weights_of(pipe: Pipeline) -> str:
-    """Which weights draw: a folder may hold others by now."""
+    """Which weights draw: a folder may hold others by now. Those merged for good are others than those not merged."""
     from rti.text_cache import fingerprint
 
-    with pipe.elastic.unmerged() if pipe.elastic is not None else nullcontext():
-        parts = [fingerprint(pipe.backbone if pipe.elastic is None else pipe.elastic)]
+    elastic = pipe.elastic
+    with elastic.unmerged() if elastic is not None and not elastic.merged_for_good else nullcontext():
+        parts = [fingerprint(pipe.backbone if elastic is None else elastic)]
     if pipe.backbone.conditioned_on == "text":
         encoder = pipe.text_encoder
         known = isinstance(getattr(encoder, "encoder", encoder), torch.nn.Module)

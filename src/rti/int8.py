@@ -1,4 +1,4 @@
-"""Linear layers in int8 on a CPU: weights once and by output channel, activations as they come."""
+"""Linear layers in int8 on a CPU: weights once and by output channel, activations as they come, picture by picture."""
 
 from __future__ import annotations
 
@@ -30,6 +30,18 @@ class Quantised:
         self.undo()
 
 
+class _PictureByPicture(nn.Module):
+    """A layer in int8, over each picture by itself: torch takes the range of activations over all it is given, and a
+    picture must not depend on those beside it."""
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.layer(one) for one in x.split(1)])
+
+
 def quantise(backbone: Backbone) -> Quantised:
     """Run the linear layers of the blocks in int8. Patches in, patches out, norms and attention stay as they are.
 
@@ -59,4 +71,4 @@ def _in_int8(layer: nn.Linear) -> nn.Module:
         warnings.simplefilter("ignore")  # torch announces a successor elsewhere
         holder = nn.Sequential(layer).eval()
         holder = quantize_dynamic(holder, {nn.Linear: per_channel_dynamic_qconfig}, dtype=torch.qint8)
-    return holder[0]
+    return _PictureByPicture(holder[0])

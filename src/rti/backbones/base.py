@@ -178,8 +178,16 @@ class Backbone(nn.Module):
         return [module for module in self.modules() if isinstance(module, self.block_types)]
 
     def compile_repeated_blocks(self, **options: Any) -> None:
-        """Compile the blocks in place, one graph for all of them; named as in diffusers. `options`: torch.compile's."""
-        for block in self.repeated_blocks():
+        """Compile the blocks in place, as diffusers' method of this name; those of a kind share their graphs.
+
+        `options` are those of torch.compile.
+        """
+        blocks = self.repeated_blocks()
+        if not blocks:
+            raise InputError(
+                f"{type(self).__name__} has no blocks to compile; its block_types name none of its modules"
+            )
+        for block in blocks:
             block.compile(**options)
 
     @property

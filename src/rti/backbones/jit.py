@@ -47,6 +47,8 @@ class JiTConfig:
                 f"in_context_len {self.in_context_len} and in_context_start {self.in_context_start} must be >= 0"
             )
         grid_of(self.input_size, self.patch_size)
+        if not self.patch_spacing > 0:
+            raise InputError(f"patch_spacing must be above 0, got {self.patch_spacing!r}")
 
     @property
     def head_dim(self) -> int:

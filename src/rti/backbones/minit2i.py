@@ -56,6 +56,8 @@ class MiniT2IConfig:
         if self.head_dim % 4 or self.hidden_size % 4:
             raise InputError(f"head_dim {self.head_dim} and hidden_size {self.hidden_size} must be multiples of 4")
         grid_of(self.image_size, self.patch_size)
+        if not self.patch_spacing > 0:
+            raise InputError(f"patch_spacing must be above 0, got {self.patch_spacing!r}")
 
     @property
     def mlp_width(self) -> int:

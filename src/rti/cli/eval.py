@@ -81,9 +81,10 @@ def scenes(
         raise InputError(f"--held-out and --split {split} given; give one of them")
 
     from rti.budget import parse_budget
-    from rti.evaluation import evaluate_scenes
+    from rti.evaluation import Earlier, evaluate_scenes
     from rti.evaluation.sheet import check_folder, save_results
 
+    earlier = Earlier(reuse or ())
     if output is not None:
         check_folder(output)
     given = None if budget is None else [parse_budget(text) for text in budget.split(",")]
@@ -105,7 +106,7 @@ def scenes(
         steps=steps,
         guidance=guidance,
         batch=batch,
-        earlier=reuse or (),
+        earlier=earlier,
         **beside,
     )
     flow = pipe.backbone.flow
@@ -123,7 +124,8 @@ def scenes(
     _show(model, values, results)
     if output is not None:
         save_results(output, values, results)
-        print(f"{output}: pictures with verdicts, and results.json")
+        drawn = any(result.images is not None for result in results)
+        print(f"{output}: {'pictures with verdicts, and ' if drawn else ''}results.json")
     if json:
         show_json(values)
 
@@ -197,6 +199,8 @@ def _show(model: str, values: dict, results: list[SceneResult]) -> None:
         )
     title = f"SceneEval of {model}: % right and 95 % interval\n{values['images']} pictures a row ({values['split']}), "
     title += f"seed {values['seed']}, {values['steps']} steps, guidance {values['guidance']}"
+    reused = [str(result.name) for result in results if result.images is None]
+    title += f"\ndrawn earlier: {', '.join(reused)}" if reused else ""
     show_table(title, ["budget", "overall", *(task.replace("_", "\n") for task in tasks)], rows)
     changes = [
         (

@@ -6,7 +6,8 @@ scenes     SceneEval, on the scenes world with its exact judge
 sheet      its pictures with captions and verdicts, to look at
 """
 
+from rti.evaluation.earlier import Earlier
 from rti.evaluation.loss import LossResult, evaluate_loss
 from rti.evaluation.scenes import SceneResult, evaluate_scenes
 
-__all__ = ["LossResult", "SceneResult", "evaluate_loss", "evaluate_scenes"]
+__all__ = ["Earlier", "LossResult", "SceneResult", "evaluate_loss", "evaluate_scenes"]

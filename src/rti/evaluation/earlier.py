@@ -16,23 +16,41 @@ from rti.errors import InputError
 class Earlier:
     """The rows of results.json in folders that `rti eval scenes --output` wrote."""
 
-    def __init__(self, folders: Sequence[str | Path]):
-        self.files = [_read(Path(folder) / "results.json") for folder in folders]
+    def __init__(self, folders: Sequence[str | Path] = ()):
+        self.files = {Path(folder): _read(Path(folder) / "results.json") for folder in folders}
+        self.unused = dict.fromkeys(self.files, "it has none of these budgets")  # why, by folder
 
     def find(
         self, name: int | str, how: dict[str, Any], prompts: Sequence[scenes.Scene]
     ) -> tuple[scenes.SceneScore, float] | None:
         """Score and seconds of a row drawn in just this way, of these prompts or of more that begin with them."""
-        for values in self.files:
-            row = next((row for row in values["rows"] if row["budget"] == name and row.get("how") == how), None)
-            pictures = values["pictures"][: len(prompts)]
-            if row is None or [one["caption"] for one in pictures] != [scene.caption for scene in prompts]:
+        for folder, values in self.files.items():
+            row = next((row for row in values["rows"] if row["budget"] == name), None)
+            if row is None:
                 continue
+            pictures = values["pictures"][: len(prompts)]
+            why = _difference(row.get("how"), how)
+            if not why and [one["caption"] for one in pictures] != [scene.caption for scene in prompts]:
+                why = f"it has {len(values['pictures'])} pictures, which do not begin with the {len(prompts)} asked for"
+            if why:
+                self.unused = {key: why if key == folder else value for key, value in self.unused.items()}
+                continue
+            self.unused.pop(folder, None)
             correct = np.array([one["correct"][str(name)] for one in pictures], dtype=bool)
             reasons = [one["reason"][str(name)] for one in pictures]
             share = len(prompts) / len(values["pictures"])
             return scenes.score_of_verdicts(prompts, correct, reasons), row["seconds"] * share
         return None
+
+
+def _difference(there: dict[str, Any] | None, here: dict[str, Any]) -> str:
+    """What differs first between two ways of drawing; empty where nothing does."""
+    if there is None:
+        return "it was written before rows said how they were drawn"
+    for key, value in here.items():
+        if there.get(key) != value:
+            return "it is of another model" if key == "model" else f"{key} is {there.get(key)} there and {value} here"
+    return ""
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -42,6 +60,14 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"cannot read {path}: {error.strerror or error}; expected what --output wrote") from None
     except ValueError:
         raise InputError(f"{path} is damaged; draw again without it") from None
-    if not isinstance(values, dict) or not all(isinstance(values.get(key), list) for key in ("rows", "pictures")):
+    try:
+        names = [str(row["budget"]) for row in values["rows"] if row["seconds"] >= 0]
+        whole = all(
+            isinstance(one["caption"], str) and set(names) <= set(one["correct"]) & set(one["reason"])
+            for one in values["pictures"]
+        )
+    except (KeyError, TypeError):
+        whole = False
+    if not whole:
         raise InputError(f"{path} holds no results of rti eval scenes")
     return values

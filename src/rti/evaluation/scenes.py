@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from rti import scenes
+from rti import __version__, scenes
 from rti.backbones.base import Backbone
 from rti.budget import Budget, resolve_budget
 from rti.core import ElasticModel
@@ -48,6 +50,7 @@ class SceneResult:
     def as_dict(self) -> dict[str, Any]:
         """Budget, accuracy and intervals, ready for JSON."""
         values = {"budget": self.name} | self.score.as_dict() | {"seconds": round(self.seconds, 3), "how": self.how}
+        values |= {"reused": True} if self.images is None else {}
         return values if self.difference is None else values | {"difference_to_dense": asdict(self.difference)}
 
 
@@ -64,7 +67,7 @@ def evaluate_scenes(
     text_budget: Budget = None,
     int8: bool = False,
     batch: int = 16,
-    earlier: Sequence[str | Path] = (),
+    earlier: Earlier | None = None,
     progress: bool = True,
 ) -> list[SceneResult]:
     """Draw the world's prompts at each budget and judge the pictures; one result per budget, in the order given.
@@ -74,7 +77,7 @@ def evaluate_scenes(
     the training pictures, "held-out" those they never show, "all" both; prompts come from `seed` by a random stream of
     their own, and fewer images are the first of more. What is not given is as the model samples by itself.
     `guidance_budget` and `text_budget` go with every budget, not with dense; `int8` with all, see rti.int8.
-    `earlier` are folders with results of the same weights: what was drawn there in the same way is not drawn again.
+    `earlier` are results of before: what was drawn there by the same model in the same way is not drawn again.
     A class-conditional model draws the world's classes, one object each; they know no split.
     """
     if isinstance(model, Pipeline) and text_encoder is not None:
@@ -87,7 +90,7 @@ def evaluate_scenes(
     else:
         prompts = scenes.prompts(images, seed, split)
         subjects = [scene.caption for scene in prompts]
-    known, results = Earlier(earlier), {}
+    known, results = earlier or Earlier(), {}
     flow = pipe.backbone.flow
     settings = {
         "seed": seed,
@@ -96,6 +99,7 @@ def evaluate_scenes(
         "guidance": flow.guidance_scale if guidance is None else guidance,
         "dtype": str(pipe.backbone.dtype).removeprefix("torch."),
         "int8": int8,
+        "rti": __version__,
     }
     with tqdm(total=images * len(wanted), unit="picture", disable=not progress) as bar:
         # Dense first: the LoRA is folded in only after it.
@@ -105,8 +109,8 @@ def evaluate_scenes(
                 "guidance_budget": None if budget is None else guidance_budget,
                 "text_budget": None if budget is None else text_budget,
             }
-            with _drawing(pipe, budget, int8) as (drawing, weights):
-                how = settings | beside | {"weights": weights}
+            with _drawing(pipe, budget, int8) as (drawing, which):
+                how = settings | beside | {"model": which}
                 found = known.find("dense" if budget is None else budget, how, prompts)
                 if found is not None:
                     results[budget] = SceneResult(budget, found[0], None, found[1], how)
@@ -129,6 +133,8 @@ def evaluate_scenes(
                     bar.update(len(some))
             seconds, pictures = time.perf_counter() - started, torch.cat(parts)
             results[budget] = SceneResult(budget, scenes.score(prompts, pictures.numpy()), pictures, seconds, how)
+    for folder, why in known.unused.items():
+        warnings.warn(f"nothing of {folder} was reused: {why}", stacklevel=2)
     return [_compare(results[budget], results.get(None)) for budget in wanted]
 
 
@@ -145,7 +151,7 @@ def _compare(result: SceneResult, dense: SceneResult | None) -> SceneResult:
 
 @contextmanager
 def _drawing(pipe: Pipeline, budget: int | None, int8: bool) -> Iterator[tuple[Pipeline, str]]:
-    """The pipeline that draws at a budget, the frozen backbone alone or the model with its LoRA folded in; its weights.
+    """The pipeline that draws at a budget, the frozen backbone alone or the model with its LoRA folded in; which it is.
 
     Afterwards the model is as it was: one in training goes on training.
     """
@@ -156,14 +162,21 @@ def _drawing(pipe: Pipeline, budget: int | None, int8: bool) -> Iterator[tuple[P
                 _ = pipe.text_encoder  # loaded once, for all
             pipe = copy.copy(pipe)
             pipe.model = stack.enter_context(model.dense())
-        weights = weights_of(pipe)
+        which = _which(pipe)
         if model is not None and budget is not None and not model.merged:
             stack.callback(model.merge().unmerge)
         if int8:
             from rti.int8 import quantise
 
             stack.enter_context(quantise(pipe.backbone))
-        yield pipe, weights
+        yield pipe, which
+
+
+def _which(pipe: Pipeline) -> str:
+    """A digest of weights, sizes and settings: the same for the same model, wherever it was loaded from."""
+    reduction = None if pipe.elastic is None else pipe.elastic.config.to_dict()
+    parts = [weights_of(pipe), asdict(pipe.backbone.config), reduction]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def check_model(backbone: Backbone) -> None:
