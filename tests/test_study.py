@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +135,26 @@ def test_jobs_wait_for_what_they_need_and_fail_with_it(tmp_path):
     assert written["a"] < written["b"]
     run_jobs(tmp_path, jobs[:2])
     assert written == {name: (tmp_path / "jobs" / f"{name}.json").stat().st_mtime_ns for name in ("a", "b")}
+
+
+def test_what_is_gone_is_made_again_only_if_something_needs_it(tmp_path):
+    jobs = [replace(info("a"), makes=tmp_path / "adapter"), info("b", "a")]
+
+    def written() -> int:
+        return (tmp_path / "jobs" / "a.json").stat().st_mtime_ns
+
+    run_jobs(tmp_path, jobs)
+    before = written()
+    run_jobs(tmp_path, jobs)  # nothing needs the adapter any more
+    assert written() == before
+    (tmp_path / "jobs" / "b.json").unlink()
+    (tmp_path / "adapter").mkdir()
+    run_jobs(tmp_path, jobs)
+    assert written() == before
+    (tmp_path / "jobs" / "b.json").unlink()
+    (tmp_path / "adapter").rmdir()
+    run_jobs(tmp_path, jobs)
+    assert written() > before
 
 
 def test_a_result_of_another_command_is_refused(tmp_path):

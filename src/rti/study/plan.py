@@ -70,6 +70,7 @@ class Job:
     command: tuple[str, ...]
     needs: tuple[str, ...] = ()
     alone: bool = False  # it times something, so nothing may run beside it
+    makes: Path | None = None  # what others need of it, beside its result
 
 
 def read_study(path: Path) -> Study:
@@ -153,7 +154,8 @@ def _train(study: Study, row: Row, seed: int, folder: Path, name: str) -> Job:
     for key, value in settings.items():
         text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
         command.append(f"--{key.replace('_', '-')}={text}")
-    return Job(name, (*command, *_compile(study), "--json"))
+    adapter = folder / "runs" / f"{row.name}-{seed}" / "adapter"
+    return Job(name, (*command, *_compile(study), "--json"), makes=adapter)
 
 
 def _loss(study: Study, folder: Path, run: str, adapter: str, budgets: tuple[int, ...], train: str) -> Job:

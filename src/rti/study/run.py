@@ -44,7 +44,7 @@ def run_jobs(folder: Path, jobs: Sequence[Job], workers: int = 2) -> list[str]:
             (folder / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
-    waiting = [job for job in jobs if result_of(folder, job) is None]
+    waiting = _to_do(folder, jobs)
     names = {job.name for job in jobs}
     unknown = sorted({need for job in jobs for need in job.needs} - names)
     if unknown:
@@ -72,6 +72,15 @@ def run_jobs(folder: Path, jobs: Sequence[Job], workers: int = 2) -> list[str]:
             for process, _ in running.values():
                 process.wait()
     return failed
+
+
+def _to_do(folder: Path, jobs: Sequence[Job]) -> list[Job]:
+    """Jobs without a result, and those whose product they need and which is not there: results are small and travel,
+    adapters stay behind on the machine that trained them."""
+    wanted = {job.name for job in jobs if result_of(folder, job) is None}
+    needed = {need for job in jobs if job.name in wanted for need in job.needs}
+    wanted |= {job.name for job in jobs if job.name in needed and job.makes is not None and not job.makes.exists()}
+    return [job for job in jobs if job.name in wanted]
 
 
 def _startable(waiting: list[Job], running: dict, open_names: set[str], workers: int) -> list[Job]:
