@@ -176,6 +176,9 @@ def routing_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
         ratio.text(0.03, 0.97, text, transform=ratio.transAxes, va="top", fontsize=8, color=GREY)
     ratio.axhline(1, color=GREY, linewidth=1)
     ratio.set_yscale("log")
+    if without:
+        low, high = ratio.get_ylim()
+        ratio.set_ylim(low, high * (high / low) ** 0.2)  # room above the lines for what is said there
     ratio.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ratio.yaxis.set_minor_formatter(lambda value, _: "")
     ratio.set_ylabel("detail in regions of 1 patch\nover that in regions of 16 and more")
