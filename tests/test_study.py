@@ -221,7 +221,8 @@ def test_results_are_means_over_seeds_paired_with_dense(finished):
     assert ours[8]["difference"] == pytest.approx(-0.5)
     assert "overall" not in ours[12]
     assert not ours[12]["seen"]
-    assert ours[8]["by_steps"][0]["steps"] == 2
+    assert [one["steps"] for one in ours[8]["by_steps"]] == [2, study.sample_steps]
+    assert ours[8]["by_steps"][1]["overall"] == ours[8]["overall"]
     assert ours[8]["loss_by_seed"] == pytest.approx([0.125, 0.375])
     assert ours[8]["loss_difference"] == pytest.approx(0.25)
     assert ours[8]["loss_by_time"] == pytest.approx([0.2, 0.2, 0.2, 0.4])
@@ -265,7 +266,7 @@ def test_the_figures_are_drawn_and_nothing_is_drawn_of_nothing(finished):
     study, folder = finished
     drawn = draw_figures(collect(study, folder), folder / "figures")
     assert {path.stem for path in drawn} == {
-        *("quality-against-speed", "elastic", "orders", "loss-by-time", "steps-or-tokens"),
+        *("quality-against-budget", "quality-against-speed", "elastic", "orders", "loss-by-time", "steps-or-tokens"),
     }
     assert {path.suffix for path in drawn} == {".png", ".svg"}
     assert all(path.stat().st_size > 2000 for path in drawn)
@@ -304,5 +305,7 @@ def test_a_tiny_study_runs_is_interrupted_and_goes_on(tmp_path, capsys):
     code, out, _ = run(capsys, "study", path, "--output", output, "--dry-run", "--only", "skip")
     assert code == 0
     assert out.count("done: rti ") == 5
+    code, out, _ = run(capsys, "study", path, "--output", output, "--dry-run", "--only", "skip", "--no-timing")
+    assert (code, out.count("done: rti "), "rti bench" in out) == (0, 4, False)
     code, _, err = run(capsys, "study", path, "--output", output, "--only", "nobody")
     assert (code, "nobody" in err) == (2, True)

@@ -4,6 +4,7 @@ Skipped where gradio is not there; the browser's tests also where playwright or 
 """
 
 import io
+import json
 import runpy
 import shutil
 import socket
@@ -22,7 +23,7 @@ from test_cli import DATA, run
 from test_shipped import made as made  # the fixture
 from test_web_studio import PROMPT
 from test_web_studio import studio as studio  # the fixture
-from tiny import CORE, randomise_trainable, refused
+from tiny import CORE, randomise_trainable, refused, study_values
 
 pytest.importorskip("gradio")
 
@@ -207,6 +208,23 @@ def test_a_visitor_stops_a_run(visit, studio, monkeypatch):
 def test_without_results_the_study_is_a_sentence(visit):
     visit.get_by_role("tab", name="Study").click()
     assert "no results" in status(visit, "study", "#study")
+
+
+def test_a_visitor_sees_the_curves_and_the_table_of_a_study(browser, studio, tmp_path):
+    from rti.web.page import build_page, launch
+
+    (tmp_path / "results.json").write_text(json.dumps(study_values()))
+    page = build_page(studio, tmp_path)
+    visit = browser.new_page(viewport={"width": 1200, "height": 1400})
+    visit.set_default_timeout(SECONDS)
+    visit.goto(launch(page, wait=False))
+    visit.get_by_role("tab", name="Study").click()
+    assert "6 of 7 jobs" in status(visit, "same", "#study")
+    visit.wait_for_function("document.querySelectorAll('.plot img, [data-testid=matplotlib] img').length == 2")
+    visit.get_by_text("75.0 (70.0 to 80.0)").first.wait_for()
+    visit.screenshot(path=tmp_path / "study.png")
+    visit.close()
+    page.close()
 
 
 # The command and the Space.

@@ -1,20 +1,20 @@
 """The studio behind the page: the pipeline's pictures, previews, times, stops, one sentence for what is refused."""
 
+import json
 import threading
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from rti import shipped
 from rti.images import draw_regions, enlarge
 from rti.pipeline import Pipeline
 from rti.web.studio import LONGEST_PROMPT, Request, Stopped, Studio
-from rti.web.study import study_curve, study_pictures, study_rows
+from rti.web.study import read_results, study_curves
 from test_probes import make_pipe
 from test_shipped import made as made  # the fixture
-from tiny import make_backbone, refused
+from tiny import make_backbone, refused, study_values
 
 PROMPT = "a red star left of a blue circle"
 
@@ -142,17 +142,17 @@ def test_a_model_without_an_adapter_is_refused():
 
 
 def test_the_study_shows_what_is_there(tmp_path):
-    assert (study_rows(None), study_pictures(None)) == ([], [])
-    assert (study_rows(tmp_path), study_pictures(tmp_path / "nowhere"), study_curve([])) == ([], [], None)
-    rows = '{"rows": [{"budget": "dense", "overall": 0.9, "interval": [0.85, 0.95]}'
-    rows += ', {"budget": 64, "overall": 0.75, "interval": [0.7, 0.8]}]}'
-    (tmp_path / "regions.json").write_text(rows)
-    (tmp_path / "other.json").write_text('{"rows": 3}')
-    Image.new("RGB", (4, 4)).save(tmp_path / "cost-curve.png")
-    found = study_rows(tmp_path)
-    assert found == [["regions", "dense", 90.0, "85.0 to 95.0"], ["regions", "64", 75.0, "70.0 to 80.0"]]
-    assert study_pictures(tmp_path) == [(str(tmp_path / "cost-curve.png"), "cost curve")]
+    assert read_results(None) is read_results(tmp_path / "nowhere") is read_results(tmp_path) is None
     pyplot = pytest.importorskip("matplotlib.pyplot")
-    axes = study_curve(found).axes[0]
-    assert {tuple(map(float, line.get_xydata()[0])) for line in axes.lines if len(line.get_xydata())} >= {(64.0, 75.0)}
+    (tmp_path / "results.json").write_text(json.dumps(study_values()))
+    curves = dict(study_curves(read_results(tmp_path)))
+    assert set(curves) == {"quality against budget", "quality against speed"}
+    axes = curves["quality against budget"].axes[0]
+    lines = [line.get_xydata().tolist() for line in axes.lines]
+    assert [[32.0, 75.0], [64.0, 90.0]] in lines  # ours
+    assert [[32.0, 60.0], [64.0, 80.0]] in lines  # the other
     pyplot.close("all")
+    for bad in ("{", "[]", '{"rows": 3, "dense": []}'):
+        (tmp_path / "results.json").write_text(bad)
+        with refused("results.json", "--report"):
+            read_results(tmp_path)

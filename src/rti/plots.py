@@ -66,11 +66,10 @@ def picture_grid(
 def _pyplot() -> Any:
     try:
         import matplotlib
+        from matplotlib import pyplot  # before the next: where another thread imports it, as gradio's may, this waits
     except ImportError:
         raise InputError("a figure needs matplotlib, which is not here: pip install 'region-tokens[plots]'") from None
     matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     return pyplot
 
 

@@ -16,6 +16,7 @@ def study(
     output: Path = typer.Option(..., "--output", "-o", help="Folder of the study; the same command goes on in it."),
     workers: int = typer.Option(2, help="Jobs side by side, with the cores shared among them."),
     only: str = typer.Option(None, help="Only these rows, such as merge-estimate,gaps."),
+    timing: bool = typer.Option(True, help="Time the rows too; without it, they wait until the machine is idle."),
     report: bool = typer.Option(False, "--report", help="Run nothing; write the report of what is done."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print the commands of all jobs, and which are done."),
     json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
@@ -24,8 +25,9 @@ def study(
 
     All rows share backbone, data, steps, budgets, prompts and noise; only the
     reduction differs. Every job is a command of rti, kept with what it printed.
-    Timings run last, with nothing beside them. Interrupted, the same command
-    goes on. Writes results.json, table.md and figures into the folder.
+    Timings run last, with nothing beside them; on a busy machine, leave them for
+    later by --no-timing. Interrupted, the same command goes on. Writes
+    results.json, table.md and figures into the folder.
     """
     from dataclasses import replace
 
@@ -44,7 +46,7 @@ def study(
         if unknown:
             raise InputError(f"unknown rows {', '.join(unknown)}; allowed: {', '.join(names)}")
         chosen = replace(whole, rows=tuple(row for row in whole.rows if row.name in wanted))
-    jobs = planning.plan(chosen, output)
+    jobs = [job for job in planning.plan(chosen, output) if timing or not job.alone]
     if dry_run:
         for job in jobs:
             done = "done" if result_of(output, job) is not None else "to do"

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rti.plots import COLOURS, axes, save
+from rti.plots import COLOURS, axes, save_both
 from rti.study.report import TIME_EDGES
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def draw_figures(values: dict[str, Any], folder: Path) -> list[Path]:
     for name, draw in FIGURES.items():
         one = draw(values)
         if one is not None:
-            drawn += [save(one, folder / f"{name}.{kind}", close=kind == "svg") for kind in ("png", "svg")]
+            drawn += save_both(one.figure, folder / f"{name}.png")
     return drawn
 
 
@@ -65,6 +65,21 @@ def quality_against_speed(values: dict[str, Any]) -> Axes | None:
     one.set_xlabel("measured speed-up of a guided forward pass")
     one.set_ylabel("right pictures, %")
     one.set_title("Quality against speed; bars are 95 % intervals")
+    one.legend(frameon=False, fontsize=8)
+    return one
+
+
+def quality_against_budget(values: dict[str, Any]) -> Axes | None:
+    found = {title: rows for title, rows in _by_name(values, "overall", ("main",)).items() if len(rows) > 1}
+    if not found:
+        return None
+    one = axes(7, 4.4)
+    _dense_line(one, values)
+    for style, (title, rows) in zip(_styles(), found.items(), strict=False):
+        _accuracy_line(one, [row["budget"] for row in rows], rows, style, title)
+    _budget_axis(one, sorted({row["budget"] for rows in found.values() for row in rows}))
+    one.set_ylabel("right pictures, %")
+    one.set_title("Quality at each budget; bars are 95 % intervals")
     one.legend(frameon=False, fontsize=8)
     return one
 
@@ -171,6 +186,7 @@ def steps_or_tokens(values: dict[str, Any]) -> Axes | None:
 
 
 FIGURES = {
+    "quality-against-budget": quality_against_budget,
     "quality-against-speed": quality_against_speed,
     "elastic": elastic,
     "components": components,

@@ -121,10 +121,9 @@ def budgets_of(study: Study, row: Row) -> tuple[int, ...]:
 
 
 def plan(study: Study, folder: Path) -> list[Job]:
-    """All jobs of a study, those that others need first."""
-    jobs = []
-    for images, steps in _dense_pictures(study):
-        jobs.append(_pictures(study, folder, "dense", None, (), images, steps))
+    """All jobs of a study, those that others need first: the dense pictures that all rows are compared with lead."""
+    dense = [_pictures(study, folder, "dense", None, (), *one) for one in _dense_pictures(study)]
+    jobs = dense[:1]
     for row in study.rows:
         budgets = budgets_of(study, row)
         for seed in row.seeds:
@@ -140,7 +139,7 @@ def plan(study: Study, folder: Path) -> list[Job]:
                     count = row.images.get(budget, study.dense_images)
                     jobs.append(_pictures(study, folder, run, adapter, (budget,), count, steps, train))
         jobs.append(_time(study, row, folder, budgets))
-    return list({job.name: job for job in jobs}.values())
+    return list({job.name: job for job in (*jobs, *dense)}.values())
 
 
 def _dense_pictures(study: Study) -> list[tuple[int, int]]:

@@ -72,6 +72,9 @@ def _row(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: int
         verdicts = _of_seeds(folder, jobs, row, (budget,), budget, steps)
         if verdicts is not None:
             by_steps.append({"steps": steps} | _accuracy(verdicts, None))
+    if by_steps and "overall" in values:
+        same = {name: values[name] for name in ("images", "overall", "interval", "tasks")}
+        by_steps.append({"steps": study.sample_steps} | same)
     values |= {"by_steps": by_steps} if by_steps else {}
     return values if len(values) > 6 else None
 
@@ -146,15 +149,13 @@ def _speed(folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[st
 
 
 def table(values: dict[str, Any]) -> str:
-    """Markdown, in the layout of the paper's Table 1: budgets from rich to lean, each with every method."""
+    """Markdown, in the layout of the paper's Table 1: dense, then budgets from rich to lean, each with every method."""
     head = ["method", "R", "speed", "analytic", *(task.replace("_", " ") for task in TASKS), "overall", "minus dense"]
-    head += ["pictures", "loss minus dense"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    rows = [[*head, "pictures", "loss minus dense"], ["---"] * (len(head) + 2)]
     for one in values["dense"][:1]:
         tasks = [_percent(one["tasks"].get(task)) for task in TASKS]
-        cells = ["dense", "", "1.00x", "1.00x", *tasks, _percent(one["overall"], one["interval"]), ""]
-        cells += [str(one["images"]), ""]
-        lines.append("| " + " | ".join(cells) + " |")
+        overall = _percent(one["overall"], one["interval"])
+        rows.append(["dense", "", "1.00x", "1.00x", *tasks, overall, "", str(one["images"]), ""])
     for row in sorted(values["rows"], key=lambda row: -row["budget"]):
         tasks = [_percent(row.get("tasks", {}).get(task)) for task in TASKS]
         speeds = [f"{row[name]:.2f}x" if name in row else "" for name in ("speedup", "analytic_speedup")]
@@ -163,8 +164,8 @@ def table(values: dict[str, Any]) -> str:
         loss = _points(row.get("loss_difference"), row.get("loss_interval"), 1, 4)
         pictures = str(row["images"] * row["seeds"]) if "images" in row else ""
         budget = f"{row['budget']}" + ("" if row["seen"] else " (unseen)")
-        lines.append("| " + " | ".join([row["title"], budget, *speeds, *tasks, overall, minus, pictures, loss]) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append([row["title"], budget, *speeds, *tasks, overall, minus, pictures, loss])
+    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
 def _percent(value: float | None, interval: list[float] | None = None) -> str:

@@ -101,7 +101,7 @@ def _start(folder: Path, job: Job, workers: int) -> subprocess.Popen:
             [sys.executable, "-m", "rti", *job.command],
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            env={"OMP_NUM_THREADS": str(threads)} | os.environ,  # unless the user has said how many
             start_new_session=True,  # a Ctrl-C reaches them through us, once
         )
 

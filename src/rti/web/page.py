@@ -12,8 +12,9 @@ from rti.budget import resolve_budget
 from rti.errors import InputError
 from rti.images import draw_regions
 from rti.photograph import cut_photograph, load_photograph
+from rti.study.report import table
 from rti.web.studio import MOST_STEPS, Frame, Request, Stopped, Studio
-from rti.web.study import NOTHING, study_curve, study_pictures, study_rows
+from rti.web.study import NOTHING, read_results, study_curves
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
 
@@ -24,10 +25,17 @@ except ImportError:
 
 TITLE = "Region tokens: one checkpoint, every compute budget"
 STEPS = 25
+STUDY = (
+    "Token reductions under the same conditions, on the world of scenes: the same frozen backbone, data, training "
+    "steps, prompts and noise; only the rule differs."
+)
 WAITING = 64  # visitors in the queue; the next one is told to come back
 CSS = """
 .gradio-container {max-width: 1100px !important; margin: auto}
 #numbers {min-height: 5em}
+#study_table {overflow-x: auto}
+#study_table th, #study_table td {padding: 3px 6px; font-size: 12px; word-break: keep-all; overflow-wrap: normal}
+#study_table td {white-space: nowrap}
 .blocks {display: flex; gap: 3px; align-items: flex-end; height: 70px; margin: 4px 0}
 .blocks i {flex: 1; background: #0072B2; border-radius: 2px 2px 0 0}
 .blocks i.core {background: #D55E00}
@@ -169,16 +177,18 @@ def _photograph_tab() -> None:
 
 
 def _study_tab(folder: Path | None) -> None:
-    rows, pictures = study_rows(folder), study_pictures(folder)
-    if not rows and not pictures:
+    values = read_results(folder)
+    if values is None:
         gradio.Markdown(NOTHING, elem_id="study")
         return
-    if rows:
-        gradio.Plot(study_curve(rows), label="Accuracy at each budget", elem_id="study")
-        gradio.Dataframe(rows, headers=["study", "budget", "right, %", "95 % interval"], interactive=False)
-    if pictures:
-        look = dict(columns=2, object_fit="contain", buttons=["download", "fullscreen"])
-        gradio.Gallery(pictures, label="Figures", elem_id="study_figures", **look)
+    done = f"{values['done']} of {values['jobs']} jobs of the study are done." if "done" in values else ""
+    gradio.Markdown(f"{STUDY} {done}", elem_id="study")
+    curves = list(study_curves(values))
+    for first in range(0, len(curves), 2):
+        with gradio.Row():
+            for name, figure in curves[first : first + 2]:
+                gradio.Plot(figure, label=name, show_label=False, format="png")
+    gradio.Markdown(table(values), elem_id="study_table")
 
 
 def first_prompt(studio: Studio) -> str:
