@@ -46,7 +46,7 @@ scratch for [region-tokens](https://pypi.org/project/region-tokens/). It draws t
   tasks as GenEval's; some combinations are held out. Nothing is downloaded, nothing is anyone's work.
 - **Recipe:** `docs/default.md` in the repository has the exact commands. {seen}
 - **Licence:** Apache-2.0, weights and code.
-- **Limits:** 64 x 64 pictures of that world; words outside its vocabulary are refused.
+- **Limits:** 64 x 64 pictures of that world; {limits}.
 
 {table}
 """
@@ -89,8 +89,11 @@ if results.is_file():
     command = f"rti eval scenes {arguments.name} --budget {budgets} --images {values['images']} --seed {values['seed']}"
     table = f"% right, by `{command} --steps {values['steps']}`:\n\n" + "\n".join(lines)
 backbone = load_backbone(folder)
+by_text = backbone.conditioned_on == "text"
+words, classes = "words outside its vocabulary are refused", "one object each, of a class that is a colour and a shape"
 card = CARD.format(
-    task="text-to-image" if backbone.conditioned_on == "text" else "unconditional-image-generation",
+    task="text-to-image" if by_text else "unconditional-image-generation",
+    limits=words if by_text else classes,
     family=type(backbone).__name__,
     name=arguments.name,
     parameters=sum(parameter.numel() for parameter in backbone.parameters()) / 1e6,
