@@ -42,8 +42,8 @@ tags: [region-tokens, rti, {family}]
 A small {family} backbone ({parameters:.1f} M parameters, {patches} patches) with its region token adapter, trained from
 scratch for [region-tokens](https://pypi.org/project/region-tokens/). It draws the *scenes* world and nothing else.
 
-- **Data:** the procedural world of `rti.scenes`: shapes in colours and textures on plain or graded backgrounds, six
-  tasks as GenEval's; some combinations are held out. Nothing is downloaded, nothing is anyone's work.
+- **Data:** the procedural world of `rti.scenes`: shapes in colours and textures on plain or graded backgrounds{data}.
+  Nothing is downloaded, nothing is anyone's work.
 - **Recipe:** `docs/default.md` in the repository has the exact commands. {seen}
 - **Licence:** Apache-2.0, weights and code.
 - **Limits:** 64 x 64 pictures of that world; {limits}.
@@ -90,9 +90,10 @@ if results.is_file():
     table = f"% right, by `{command} --steps {values['steps']}`:\n\n" + "\n".join(lines)
 backbone = load_backbone(folder)
 by_text = backbone.conditioned_on == "text"
-words, classes = "words outside its vocabulary are refused", "one object each, of a class that is a colour and a shape"
+words, classes = "words outside its vocabulary are refused", "a class is a colour and a shape"
 card = CARD.format(
     task="text-to-image" if by_text else "unconditional-image-generation",
+    data=", six\n  tasks as GenEval's; some combinations are held out" if by_text else ", one object each",
     limits=words if by_text else classes,
     family=type(backbone).__name__,
     name=arguments.name,
