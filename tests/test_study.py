@@ -214,7 +214,7 @@ def test_results_are_means_over_seeds_paired_with_dense(finished):
     assert [one["overall"] for one in values["dense"]] == [1.0, 1.0]
     ours = {row["budget"]: row for row in values["rows"] if row["name"] == "ours"}
     assert set(ours) == {8, 12, 16}
-    assert ours[16]["images"] == 12
+    assert (ours[16]["images"], ours[16]["seeds"]) == (12, 2)
     assert ours[16]["overall"] == pytest.approx(0.25)  # half of the first seed's, none of the second's
     assert ours[16]["difference"] == pytest.approx(-0.75)
     assert ours[8]["images"] == 6  # the first six of the dense ones are their pairs
@@ -229,6 +229,15 @@ def test_results_are_means_over_seeds_paired_with_dense(finished):
     assert ours[8]["speedup"] == 4.0
     skip = [row for row in values["rows"] if row["name"] == "skip"]
     assert [row["budget"] for row in skip] == [16]
+
+
+def test_a_seed_that_is_not_done_yet_is_not_waited_for(finished):
+    study, folder = finished
+    for path in (folder / "jobs").glob("*-ours-1*"):
+        path.unlink()
+    ours = next(row for row in collect(study, folder)["rows"] if (row["name"], row["budget"]) == ("ours", 16))
+    assert (ours["seeds"], ours["overall"]) == (1, pytest.approx(0.5))
+    assert ours["loss_by_seed"] == pytest.approx([0.125])
 
 
 def test_a_row_of_which_nothing_is_done_is_left_out(finished):

@@ -22,7 +22,8 @@ TIME_EDGES = (0.0, 0.2, 0.4, 0.6, 1.0)  # of the loss by time
 def collect(study: Study, folder: Path) -> dict[str, Any]:
     """Everything that is done so far: a row for dense and for each method at each budget, with 95 % intervals.
 
-    Values of several training seeds are averaged prompt by prompt or example by example, then resampled.
+    Values of several training seeds, as many as are done, are averaged prompt by prompt or example by example, then
+    resampled.
     """
     jobs = {job.name: job for job in plan(study, folder)}
     dense = _dense(study, folder, jobs)
@@ -60,23 +61,24 @@ def _dense(study: Study, folder: Path, jobs: dict[str, Job]) -> list[dict[str, A
 
 def _row(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[str, Any] | None:
     values: dict[str, Any] = {"name": row.name, "title": row.title, "group": row.group, "budget": budget}
-    values |= {"seen": budget in study.budgets, "seeds": len(row.seeds)}
+    values |= {"seen": budget in study.budgets}
     values |= _loss(study, folder, jobs, row, budget) | _speed(folder, jobs, row, budget)
     reference = _verdicts(folder, jobs, f"pictures-dense-dense-{study.sample_steps}-steps", "dense")
     if budget in row.images:
         some = tuple(one for one in budgets_of(study, row) if row.images.get(one) == row.images[budget])
-        verdicts = _of_seeds(folder, jobs, row, some, budget, study.sample_steps)
-        values |= {} if verdicts is None else _accuracy(verdicts, reference)
+        verdicts, seeds = _of_seeds(folder, jobs, row, some, budget, study.sample_steps)
+        values |= {} if verdicts is None else _accuracy(verdicts, reference) | {"seeds": seeds}
     by_steps = []
     for steps in row.steps_at.get(budget, ()):
-        verdicts = _of_seeds(folder, jobs, row, (budget,), budget, steps)
+        verdicts, seeds = _of_seeds(folder, jobs, row, (budget,), budget, steps)
         if verdicts is not None:
-            by_steps.append({"steps": steps} | _accuracy(verdicts, None))
+            by_steps.append({"steps": steps, "seeds": seeds} | _accuracy(verdicts, None))
     if by_steps and "overall" in values:
-        same = {name: values[name] for name in ("images", "overall", "interval", "tasks")}
+        same = {name: values[name] for name in ("seeds", "images", "overall", "interval", "tasks")}
         by_steps.append({"steps": study.sample_steps} | same)
     values |= {"by_steps": by_steps} if by_steps else {}
-    return values if len(values) > 6 else None
+    found = ("overall", "loss_difference", "speedup", "by_steps")
+    return values if any(name in values for name in found) else None
 
 
 Verdicts = tuple[np.ndarray, list[str]]  # (n,) share of the seeds that were right, and the task of each prompt
@@ -84,14 +86,14 @@ Verdicts = tuple[np.ndarray, list[str]]  # (n,) share of the seeds that were rig
 
 def _of_seeds(
     folder: Path, jobs: dict[str, Job], row: Row, some: tuple[int, ...], budget: int, steps: int
-) -> Verdicts | None:
-    """The verdicts at a budget, averaged over the training seeds; None unless all are there."""
+) -> tuple[Verdicts | None, int]:
+    """The verdicts at a budget, averaged over the training seeds that are done, and how many those are."""
     typed = "-".join(map(str, some))
     names = [f"pictures-{row.name}-{seed}-{typed}-{steps}-steps" for seed in row.seeds]
-    found = [_verdicts(folder, jobs, name, str(budget)) for name in names]
-    if any(one is None for one in found):
-        return None
-    return np.mean([one[0] for one in found], axis=0), found[0][1]
+    found = [one for name in names if (one := _verdicts(folder, jobs, name, str(budget))) is not None]
+    if not found:
+        return None, 0
+    return (np.mean([one[0] for one in found], axis=0), found[0][1]), len(found)
 
 
 def _verdicts(folder: Path, jobs: dict[str, Job], name: str, budget: str) -> Verdicts | None:
@@ -121,10 +123,12 @@ def _loss(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: in
     for seed in row.seeds:
         name = f"loss-{row.name}-{seed}"
         if result_of(folder, jobs[name]) is None:
-            return {}
+            continue
         kept = json.loads((folder / "losses" / f"{row.name}-{seed}.json").read_text(encoding="utf-8"))
         times = np.array(kept["times"])
         changes.append(np.array(kept["losses"][str(budget)]) - np.array(kept["losses"]["dense"]))
+    if not changes:
+        return {}
     change = np.mean(changes, axis=0)
     by_time = []
     for low, high in pairwise(TIME_EDGES):
