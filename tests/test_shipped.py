@@ -291,3 +291,18 @@ def test_names_are_known_without_torch():
     program = "import sys, rti.shipped, rti.cli.eval; print('torch' in sys.modules, 'numpy' in sys.modules)"
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert finished.stdout.strip() == "False False"
+
+
+# The weights in the package.
+
+
+@pytest.mark.parametrize(("name", "megabytes"), [("scenes", 40), ("scenes-jit", 15)])
+def test_what_ships_draws_what_it_is_asked_for_and_is_small(capsys, name, megabytes):
+    """Six pictures at a quarter of the tokens; noise is right in one of twenty."""
+    words = ("--budget", 64, "--images", 6, "--steps", 8, "--seed", 3, "--json")
+    code, out, err = run(capsys, "eval", "scenes", name, *words)
+    assert code == 0, err
+    assert json.loads(out.splitlines()[-1])["overall"] >= 4 / 6
+    folder = shipped.MODELS / name
+    assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < megabytes * 1e6
+    assert "95 % interval" in (folder / "README.md").read_text(encoding="utf-8")  # its card has what it measured
