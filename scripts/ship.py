@@ -78,7 +78,7 @@ table, seen = "Not measured yet.", ""
 if results.is_file():
     values = json.loads(results.read_text())
     if values.get("pictures"):
-        seen = f"{values['pictures']:,} pictures in {values['hours']:.1f} hours on 2 CPU cores."
+        seen = f"{values['pictures']:,} pictures in {values['hours']:.1f} hours on a machine of 2 CPU cores."
     tasks = list(values["tasks"])
     lines = [f"| budget | overall (95 % interval) | {' | '.join(tasks)} |", "|---|---|" + "---|" * len(tasks)]
     for row in values["rows"]:
