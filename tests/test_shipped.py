@@ -298,7 +298,7 @@ def test_names_are_known_without_torch():
 
 @pytest.mark.parametrize(("name", "megabytes"), [("scenes", 40), ("scenes-jit", 15)])
 def test_what_ships_draws_what_it_is_asked_for_and_is_small(capsys, name, megabytes):
-    """Six pictures at a quarter of the tokens; noise is right in one of twenty."""
+    """Six pictures at a quarter of the tokens."""
     words = ("--budget", 64, "--images", 6, "--steps", 8, "--seed", 3, "--json")
     code, out, err = run(capsys, "eval", "scenes", name, *words)
     assert code == 0, err

@@ -137,6 +137,22 @@ def test_jobs_wait_for_what_they_need_and_fail_with_it(tmp_path):
     assert written == {name: (tmp_path / "jobs" / f"{name}.json").stat().st_mtime_ns for name in ("a", "b")}
 
 
+def test_jobs_share_the_cores_unless_the_user_has_said_how_many_threads(tmp_path, monkeypatch):
+    started, start = [], subprocess.Popen
+
+    def stand_in(command, env, **rest):
+        started.append(env["OMP_NUM_THREADS"])
+        return start([sys.executable, "-c", "print({})"], env=env, **rest)
+
+    monkeypatch.setattr(subprocess, "Popen", stand_in)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    run_jobs(tmp_path, [info("a"), info("b", "a", alone=True)], workers=2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    run_jobs(tmp_path, [info("c")], workers=2)
+    assert started == ["4", "8", "3"]
+
+
 def test_what_is_gone_is_made_again_only_if_something_needs_it(tmp_path):
     jobs = [replace(info("a"), makes=tmp_path / "adapter"), info("b", "a")]
 
