@@ -15,7 +15,7 @@ import pytest
 from rti.scenes import TASKS
 from rti.study.figures import draw_figures
 from rti.study.plan import Job, Row, Study, plan, read_study
-from rti.study.report import collect, table
+from rti.study.report import collect, leads, table
 from rti.study.run import result_of, run_jobs
 from test_cli import run, run_json
 from tiny import refused, save_jit
@@ -247,6 +247,30 @@ def test_results_are_means_over_seeds_paired_with_dense(finished):
     assert [row["budget"] for row in skip] == [16]
 
 
+def test_the_first_row_is_paired_with_every_other_at_the_same_budget(finished):
+    study, folder = finished
+    values = collect(study, folder)
+    rows = {(row["name"], row["budget"]): row for row in values["rows"]}
+    skip, raster = rows["skip", 16], rows["raster", 8]
+    assert skip["lead"] == pytest.approx(0.25 - 0.5)  # two seeds of ours against one of theirs
+    assert skip["lead_interval"][0] <= skip["lead"] <= skip["lead_interval"][1]
+    assert skip["lead_images"] == 12
+    assert skip["loss_lead"] == pytest.approx(0.125 - 0.25)  # a lower loss leads
+    assert "lead" not in raster  # it has no pictures
+    assert raster["loss_lead"] == pytest.approx(-0.125)
+    assert not any("loss_lead" in row for row in values["rows"] if row["name"] == "ours")
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in leads(values).splitlines()]
+    assert lines[0][2:] == ["R = 8", "R = 16"]
+    assert [line[:2] for line in lines[2:]] == [
+        ["raster", "loss"],
+        ["token skip", "right pictures, points"],
+        ["token skip", "loss"],
+    ]
+    assert lines[3][2] == ""
+    assert lines[3][3].startswith("-25.0 (")
+    assert lines[2][2].startswith("-0.1250 (")
+
+
 def test_a_seed_that_is_not_done_yet_is_not_waited_for(finished):
     study, folder = finished
     for path in (folder / "jobs").glob("*-ours-1*"):
@@ -330,7 +354,14 @@ def test_a_tiny_study_runs_is_interrupted_and_goes_on(tmp_path, capsys):
     code, out, _ = run(capsys, "study", path, "--output", output, "--dry-run", "--only", "skip")
     assert code == 0
     assert out.count("done: rti ") == 5
-    code, out, _ = run(capsys, "study", path, "--output", output, "--dry-run", "--only", "skip", "--no-timing")
-    assert (code, out.count("done: rti "), "rti bench" in out) == (0, 4, False)
+    code, out, _ = run(capsys, "study", path, "--output", output, "--dry-run", "--only", "skip", "--kinds", "loss,time")
+    assert code == 0
+    assert [line.split()[2:4] for line in out.splitlines()] == [
+        ["train", str(tmp_path / "backbone")],  # which both need
+        ["eval", "loss"],
+        ["bench", str(tmp_path / "backbone")],
+    ]
+    code, _, err = run(capsys, "study", path, "--output", output, "--kinds", "loss,guess")
+    assert (code, err.count("\n"), "guess" in err, "pictures" in err) == (2, 1, True, True)
     code, _, err = run(capsys, "study", path, "--output", output, "--only", "nobody")
     assert (code, "nobody" in err) == (2, True)

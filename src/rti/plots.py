@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: told apart by everyone
-MARKERS = ("o", "s", "^", "D", "v", "P")  # beside the colours, for those who print in grey
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one more than colours, so that pairs repeat late
 GREY = "#444444"
 
 

@@ -16,7 +16,7 @@ def study(
     output: Path = typer.Option(..., "--output", "-o", help="Folder of the study; the same command goes on in it."),
     workers: int = typer.Option(2, help="Jobs side by side, with the cores shared among them."),
     only: str = typer.Option(None, help="Only these rows, such as merge-estimate,gaps."),
-    timing: bool = typer.Option(True, help="Time the rows too; without it, they wait until the machine is idle."),
+    kinds: str = typer.Option(None, help="Only these kinds of jobs (train, loss, pictures, time), and what they need."),
     report: bool = typer.Option(False, "--report", help="Run nothing; write the report of what is done."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print the commands of all jobs, and which are done."),
     json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
@@ -26,14 +26,15 @@ def study(
     All rows share backbone, data, steps, budgets, prompts and noise; only the
     reduction differs. Every job is a command of rti, kept with what it printed.
     Timings run last, with nothing beside them; on a busy machine, leave them for
-    later by --no-timing. Interrupted, the same command goes on. Writes
-    results.json, table.md and figures into the folder.
+    later: --kinds loss,pictures now, --kinds time when it is idle. Interrupted,
+    the same command goes on. Writes results.json, table.md, leads.md (the first
+    row against every other) and figures into the folder.
     """
     from dataclasses import replace
 
     from rti.study import plan as planning
     from rti.study.figures import draw_figures
-    from rti.study.report import collect, save, table
+    from rti.study.report import collect, leads, save, table
     from rti.study.run import result_of, run_jobs
 
     whole = planning.read_study(plan)
@@ -46,7 +47,7 @@ def study(
         if unknown:
             raise InputError(f"unknown rows {', '.join(unknown)}; allowed: {', '.join(names)}")
         chosen = replace(whole, rows=tuple(row for row in whole.rows if row.name in wanted))
-    jobs = [job for job in planning.plan(chosen, output) if timing or not job.alone]
+    jobs = planning.choose(planning.plan(chosen, output), planning.KINDS if kinds is None else kinds.split(","))
     if dry_run:
         for job in jobs:
             done = "done" if result_of(output, job) is not None else "to do"
@@ -55,9 +56,10 @@ def study(
     failed = [] if report else run_jobs(output, jobs, workers)
     values = collect(whole, output)
     path = save(output, values)
-    (output / "table.md").write_text(table(values), encoding="utf-8")
+    for name, text in (("table", table(values)), ("leads", leads(values))):
+        (output / f"{name}.md").write_text(text, encoding="utf-8")
     figures = draw_figures(values, output)
-    print(f"{path}: {values['done']} of {values['jobs']} jobs; table.md and {len(figures)} figures beside it")
+    print(f"{path}: {values['done']} of {values['jobs']} jobs; table.md, leads.md and {len(figures)} figures beside it")
     if json:
         show_json({"output": str(output), "done": values["done"], "jobs": values["jobs"], "failed": failed})
     if failed:

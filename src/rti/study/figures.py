@@ -6,13 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rti.plots import COLOURS, axes, save_both
+from rti.plots import COLOURS, MARKERS, axes, save_both
 from rti.study.report import TIME_EDGES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-MARKERS = "osD^vPX*"
 
 
 def draw_figures(values: dict[str, Any], folder: Path) -> list[Path]:

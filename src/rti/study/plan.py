@@ -6,6 +6,7 @@ Every job is a command of `rti` that anyone can run by hand; the study only says
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 from rti.errors import InputError
 
 GROUPS = ("main", "component", "order", "core")
+KINDS = ("train", "loss", "pictures", "time")  # of jobs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One method, or one of its variants, as the study compares it."""
+    """One method, or one of its variants, as the study compares it. A study's first row is ours."""
 
     name: str
     title: str
@@ -71,6 +73,10 @@ class Job:
     needs: tuple[str, ...] = ()
     alone: bool = False  # it times something, so nothing may run beside it
     makes: Path | None = None  # what others need of it, beside its result
+
+    @property
+    def kind(self) -> str:
+        return self.name.partition("-")[0]
 
 
 def read_study(path: Path) -> Study:
@@ -140,6 +146,16 @@ def plan(study: Study, folder: Path) -> list[Job]:
                     jobs.append(_pictures(study, folder, run, adapter, (budget,), count, steps, train))
         jobs.append(_time(study, row, folder, budgets))
     return list({job.name: job for job in (*jobs, *dense)}.values())
+
+
+def choose(jobs: Sequence[Job], kinds: Sequence[str]) -> list[Job]:
+    """The jobs of some kinds, and those they need."""
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise InputError(f"unknown kinds of jobs {', '.join(unknown)}; allowed: {', '.join(KINDS)}")
+    wanted = [job for job in jobs if job.kind in kinds]
+    needed = {need for job in wanted for need in job.needs}
+    return [job for job in jobs if job in wanted or job.name in needed]
 
 
 def _dense_pictures(study: Study) -> list[tuple[int, int]]:

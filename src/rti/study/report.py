@@ -62,12 +62,10 @@ def _dense(study: Study, folder: Path, jobs: dict[str, Job]) -> list[dict[str, A
 def _row(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[str, Any] | None:
     values: dict[str, Any] = {"name": row.name, "title": row.title, "group": row.group, "budget": budget}
     values |= {"seen": budget in study.budgets}
-    values |= _loss(study, folder, jobs, row, budget) | _speed(folder, jobs, row, budget)
+    values |= _loss(folder, jobs, row, budget) | _speed(folder, jobs, row, budget)
     reference = _verdicts(folder, jobs, f"pictures-dense-dense-{study.sample_steps}-steps", "dense")
-    if budget in row.images:
-        some = tuple(one for one in budgets_of(study, row) if row.images.get(one) == row.images[budget])
-        verdicts, seeds = _of_seeds(folder, jobs, row, some, budget, study.sample_steps)
-        values |= {} if verdicts is None else _accuracy(verdicts, reference) | {"seeds": seeds}
+    verdicts, seeds = _pictures(study, folder, jobs, row, budget)
+    values |= {} if verdicts is None else _accuracy(verdicts, reference) | {"seeds": seeds}
     by_steps = []
     for steps in row.steps_at.get(budget, ()):
         verdicts, seeds = _of_seeds(folder, jobs, row, (budget,), budget, steps)
@@ -78,10 +76,37 @@ def _row(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: int
         by_steps.append({"steps": study.sample_steps} | same)
     values |= {"by_steps": by_steps} if by_steps else {}
     found = ("overall", "loss_difference", "speedup", "by_steps")
-    return values if any(name in values for name in found) else None
+    if not any(name in values for name in found):
+        return None
+    return values | _behind(study, folder, jobs, row, budget)
+
+
+def _behind(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[str, Any]:
+    """By how much the study's first row is better at the same budget, paired by prompt and by example."""
+    first, found = study.rows[0], {}
+    if row is first or budget not in budgets_of(study, first):
+        return found
+    (theirs, _), (own, _) = (_pictures(study, folder, jobs, one, budget) for one in (first, row))
+    if theirs is not None and own is not None:
+        count = min(len(theirs[0]), len(own[0]))
+        _, _, lead, interval = stratified_summary(theirs[0][:count] - own[0][:count], own[1][:count])
+        found |= {"lead": lead, "lead_interval": list(interval), "lead_images": count}
+    above, below = (_changes(folder, jobs, one, budget)[0] for one in (row, first))
+    if above and below:
+        change = np.mean(above, axis=0) - np.mean(below, axis=0)
+        found |= {"loss_lead": float(change.mean()), "loss_lead_interval": _spread(change)}
+    return found
 
 
 Verdicts = tuple[np.ndarray, list[str]]  # (n,) share of the seeds that were right, and the task of each prompt
+
+
+def _pictures(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> tuple[Verdicts | None, int]:
+    """The verdicts of a row at a budget and the study's own steps, and of how many seeds they are the mean."""
+    if budget not in row.images:
+        return None, 0
+    some = tuple(one for one in budgets_of(study, row) if row.images.get(one) == row.images[budget])
+    return _of_seeds(folder, jobs, row, some, budget, study.sample_steps)
 
 
 def _of_seeds(
@@ -117,8 +142,8 @@ def _accuracy(verdicts: Verdicts, dense: Verdicts | None) -> dict[str, Any]:
     return found
 
 
-def _loss(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[str, Any]:
-    """The paired validation loss above dense, in all and by the time of the example."""
+def _changes(folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> tuple[list[np.ndarray], np.ndarray | None]:
+    """The loss of every example above that of dense, for each training seed that is done; and the examples' times."""
     changes, times = [], None
     for seed in row.seeds:
         name = f"loss-{row.name}-{seed}"
@@ -127,6 +152,12 @@ def _loss(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: in
         kept = json.loads((folder / "losses" / f"{row.name}-{seed}.json").read_text(encoding="utf-8"))
         times = np.array(kept["times"])
         changes.append(np.array(kept["losses"][str(budget)]) - np.array(kept["losses"]["dense"]))
+    return changes, times
+
+
+def _loss(folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[str, Any]:
+    """The paired validation loss above dense, in all and by the time of the example."""
+    changes, times = _changes(folder, jobs, row, budget)
     if not changes:
         return {}
     change = np.mean(changes, axis=0)
@@ -134,14 +165,17 @@ def _loss(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: in
     for low, high in pairwise(TIME_EDGES):
         inside = (times >= low) & (times < high)
         by_time.append(float(change[inside].mean()) if inside.any() else None)
-    interval = percentile_interval(resampled_means(change, ["all"] * len(change))["all"])
     return {
         "loss_difference": float(change.mean()),
-        "loss_interval": list(interval),
+        "loss_interval": _spread(change),
         "loss_by_time": by_time,
         "loss_examples": len(change),
         "loss_by_seed": [float(one.mean()) for one in changes],
     }
+
+
+def _spread(values: np.ndarray) -> list[float]:
+    return list(percentile_interval(resampled_means(values, ["all"] * len(values))["all"]))
 
 
 def _speed(folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[str, Any]:
@@ -169,6 +203,26 @@ def table(values: dict[str, Any]) -> str:
         pictures = str(row["images"] * row["seeds"]) if "images" in row else ""
         budget = f"{row['budget']}" + ("" if row["seen"] else " (unseen)")
         rows.append([row["title"], budget, *speeds, *tasks, overall, minus, pictures, loss])
+    return _markdown(rows)
+
+
+def leads(values: dict[str, Any]) -> str:
+    """Markdown: by how much ours, the study's first row, leads each other one at each trained budget, paired."""
+    rows = [row for row in values["rows"] if row["seen"]]
+    budgets = sorted({row["budget"] for row in rows})
+    head = [f"R = {budget}" for budget in budgets]
+    lines = [["ours is better than", "in", *head], ["---"] * (len(head) + 2)]
+    for title in dict.fromkeys(row["title"] for row in rows):
+        by_budget = {row["budget"]: row for row in rows if row["title"] == title}
+        for field, name, scale, digits in (("lead", "right pictures, points", 100, 1), ("loss_lead", "loss", 1, 4)):
+            some = [by_budget.get(budget, {}) for budget in budgets]
+            cells = [_points(one.get(field), one.get(f"{field}_interval"), scale, digits) for one in some]
+            if any(cells):
+                lines.append([title, name, *cells])
+    return _markdown(lines)
+
+
+def _markdown(rows: list[list[str]]) -> str:
     return "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
