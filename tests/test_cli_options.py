@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
 from rti.cli.options import unfold
+from test_cli import run
+from tiny import save_jit
 
 
 @dataclass(frozen=True)
@@ -48,3 +52,17 @@ def test_a_missing_argument_and_a_wrong_value_are_typers_own_errors():
     assert CliRunner().invoke(app, []).exit_code == 2
     assert CliRunner().invoke(app, ["here", "--seed", "x"]).exit_code == 2
     assert calls == []
+
+
+@pytest.mark.parametrize(("supported", "lines"), [(True, 0), (False, 1)])
+def test_a_dtype_that_the_cpu_only_emulates_is_warned_of(tmp_path, capsys, monkeypatch, supported, lines):
+    """Where the CPU has units for it, or the dtype is float32, nothing is said."""
+    folder = save_jit(tmp_path)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+    bench = ("bench", folder, "--budgets", "8", "--core", "1,3", "--passes", "1", "--device", "cpu", "--dtype")
+    code, _, err = run(capsys, *bench, "bfloat16")
+    said = [line for line in err.splitlines() if line.startswith("rti: warning: this CPU has no units for bfloat16")]
+    assert (code, len(said)) == (0, lines)
+    code, _, err = run(capsys, *bench, "float32")
+    assert (code, "units" in err) == (0, False)

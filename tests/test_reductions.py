@@ -195,15 +195,42 @@ def test_latents_have_no_position_and_leave_the_order_of_the_patches_out(family)
 
 
 @torch.no_grad()
-def test_a_latent_starts_as_a_mean_of_the_patches_and_the_write_at_nothing():
+def test_a_latent_starts_as_a_mean_of_the_patches_like_it_and_the_write_at_nothing():
     model = make_model("jit", "latent-array")
     reduction, tokens = model.reduction, entering(model)
     seen = []
     out = reduction(tokens, lambda given: seen.append(given) or given, 8)
     assert torch.equal(out.image, tokens.image)
     low, high = tokens.image.amin(dim=1, keepdim=True), tokens.image.amax(dim=1, keepdim=True)
-    read = seen[0].image - reduction.latents[:8]
+    own = reduction.latents[:8].expand(2, -1, -1)
+    read = reduction.read(own, tokens.image)
     assert ((read >= low - 1e-5) & (read <= high + 1e-5)).all()
+    size = read.square().mean(dim=-1, keepdim=True).sqrt()
+    torch.testing.assert_close(seen[0].image, read + 0.7 * size * own)
+    # It reads most of the patches that point where it points.
+    heads = model.backbone.config.num_heads
+    alike = torch.einsum(
+        "brhd,bnhd->bhrn",
+        reduction.read.norm_query(own).unflatten(-1, (heads, -1)),
+        reduction.read.norm_source(tokens.image).unflatten(-1, (heads, -1)),
+    )
+    expected = (9 * alike * alike.new_tensor(model.backbone.config.head_dim).rsqrt()).softmax(-1).mean(1)
+    torch.testing.assert_close(reduction.weights(tokens, 8), expected)
+
+
+@torch.no_grad()
+def test_patches_ask_back_for_the_latents_that_resemble_them():
+    """A write of what was read, its gate opened: the more latents, the more of a patch comes back."""
+    reduction, tokens = make_model("jit", "latent-array").reduction, entering(make_model("jit", "latent-array"))
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(tokens.image.shape, generator=generator)
+    reduction.write.out.weight.copy_(torch.eye(reduction.hidden_size))
+
+    def alike(budget: int) -> float:
+        written = reduction(tokens._replace(image=image), lambda given: given, budget).image - image
+        return torch.cosine_similarity(written, image, dim=-1).mean().item()
+
+    assert alike(64) > alike(16) > alike(2) > 0
 
 
 def test_the_write_path_of_the_latents_learns_from_nothing():

@@ -14,6 +14,9 @@ from rti.backbones.layers import RMSNorm
 from rti.config import ReductionConfig
 from rti.reductions.base import Reduction, Span
 
+SHARPNESS = 3.0  # of queries and keys at the start: a latent then reads a few patches, not all of them alike
+OWN_SHARE = 0.7  # of a latent's length, beside what it read
+
 
 @dataclass(frozen=True)
 class LatentConfig(ReductionConfig):
@@ -55,28 +58,32 @@ class CrossAttention(nn.Module):
 class LatentReduction(Reduction):
     """The core runs on latents that carry no rotary position.
 
-    It starts where its kind can: latents are attention-weighted means of the patches (values pass unchanged), in the
-    range the core knows; and what is written back starts at nothing, so the patches pass the core by.
+    It starts where its kind can. A latent asks for patches that resemble it and is their weighted mean, in the range
+    the core knows, plus a direction of its own, by which it can be told from the others. The patches ask back for the
+    latents that resemble them; what is written starts at nothing, so at first the patches pass the core by.
     """
 
     def __init__(self, config: LatentConfig, backbone: Backbone):
         super().__init__(config)
         hidden, heads = backbone.hidden_size, backbone.config.num_heads
         self.patches, self.hidden_size = backbone.patches, hidden
-        self.latents = nn.Parameter(torch.randn(backbone.patches, hidden) * 0.02)
-        self.queries = nn.Parameter(torch.randn(backbone.patches, hidden))
+        self.latents = nn.Parameter(torch.randn(backbone.patches, hidden))
         self.read, self.write = CrossAttention(hidden, heads), CrossAttention(hidden, heads)
         with torch.no_grad():
-            for matrix in (self.read.value.weight, self.read.out.weight):
-                nn.init.eye_(matrix)
+            for one in (self.read, self.write):
+                for matrix in (one.query.weight, one.key.weight):
+                    matrix.copy_(SHARPNESS * torch.eye(hidden))  # alike, so that like asks for like
+                for matrix in (one.value.weight, one.out.weight):
+                    nn.init.eye_(matrix)
             self.write.out.weight.zero_()
         none = torch.cat([torch.ones(backbone.config.head_dim // 2), torch.zeros(backbone.config.head_dim // 2)])
         self.register_buffer("no_position", none[None, None], persistent=False)
 
     def forward(self, tokens: Tokens, core: Span, budget: int, estimate: torch.Tensor | None = None) -> Tokens:
         dtype, batch = tokens.image.dtype, len(tokens.image)
-        queries = self.queries[:budget].to(dtype).expand(batch, -1, -1)
-        latents = self.latents[:budget].to(dtype) + self.read(queries, tokens.image)
+        own = self.latents[:budget].to(dtype).expand(batch, -1, -1)
+        read = self.read(own, tokens.image)
+        latents = read + OWN_SHARE * read.square().mean(dim=-1, keepdim=True).sqrt() * own
         nowhere = self.no_position.float().expand(batch, budget, -1)
         after = core(tokens._replace(image=latents, phasors=nowhere))
         image = tokens.image + self.write(tokens.image, after.image)
@@ -84,8 +91,8 @@ class LatentReduction(Reduction):
 
     def weights(self, tokens: Tokens, budget: int, estimate: torch.Tensor | None = None) -> torch.Tensor:
         """How much each latent reads of each patch: (B, R, N), rows sum to one."""
-        queries = self.queries[:budget].to(tokens.image.dtype).expand(len(tokens.image), -1, -1)
-        return self.read.weights(queries, tokens.image)
+        own = self.latents[:budget].to(tokens.image.dtype).expand(len(tokens.image), -1, -1)
+        return self.read.weights(own, tokens.image)
 
     def regions(self, tokens: Tokens, budget: int, estimate: torch.Tensor | None = None) -> torch.Tensor:
         """The latent that reads most of each patch."""
