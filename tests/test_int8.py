@@ -1,12 +1,17 @@
 """Linear layers in int8: close, undone bit by bit, and refused where they cannot be."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import rti
 from rti.int8 import quantise
-from tiny import CORE, assert_same_state, make_backbone, make_inputs, refused, snapshot
+from test_cli import run, run_json
+from tiny import CORE, DATA, assert_same_state, make_backbone, make_inputs, randomise_trainable, refused, snapshot
 
 pytestmark = pytest.mark.skipif("x86" not in torch.backends.quantized.supported_engines, reason="no int8 on this CPU")
 
@@ -57,3 +62,45 @@ def test_a_picture_does_not_depend_on_those_beside_it(family):
 def test_half_precision_is_refused():
     with refused("float32", "bfloat16"):
         quantise(make_backbone("jit").to(torch.bfloat16))
+
+
+def adapter_in(folder):
+    model = rti.attach(rti.load_backbone(DATA / "jit-tiny"), rti.RegionConfig(core=(2, 3)))
+    randomise_trainable(model).save_pretrained(folder)
+    return folder
+
+
+def pixels(path):
+    with Image.open(path) as picture:
+        return np.asarray(picture).astype(int)
+
+
+def far(one, other):
+    return np.abs(one - other).mean()
+
+
+def test_sample_draws_in_int8_dense_and_with_an_adapter(capsys, tmp_path):
+    arguments = ("sample", "--model", adapter_in(tmp_path / "adapter"), "--labels", 3, "--steps", 2, "--device", "cpu")
+    for budgets in ("dense", "16"):
+        drawn = {}
+        for name, more in {"plain": (), "int8": ("--int8",), "another": ("--seed", 1)}.items():
+            run_json(capsys, *arguments, "--budget", budgets, "-o", tmp_path / f"{name}.png", *more)
+            drawn[name] = pixels(tmp_path / f"{name}.png")
+        assert 0 < far(drawn["plain"], drawn["int8"]) < far(drawn["plain"], drawn["another"]) / 2
+    code, _, err = run(capsys, *arguments, "--int8", "--dtype", "bfloat16", "-o", tmp_path / "no.png")
+    assert (code, "int8 needs a float32 model" in err) == (2, True)
+    assert not (tmp_path / "no.png").exists()
+
+
+def test_generate_draws_in_int8_and_says_so(capsys, tmp_path):
+    model = adapter_in(tmp_path / "adapter")
+    for budget in ("dense", "16"):
+        arguments = ("generate", model, "--prompts", "classes", "--count", 2, "--steps", 2, "--budget", budget)
+        arguments += ("--device", "cpu", "-o")
+        plain, in_int8 = tmp_path / f"{budget}", tmp_path / f"{budget}-int8"
+        run_json(capsys, *arguments, plain)
+        run_json(capsys, *arguments, in_int8, "--int8")
+        assert json.loads((in_int8 / "manifest.json").read_text())["int8"] is True
+        first, second = (pixels(plain / f"0000{index}.png") for index in range(2))
+        assert 0 < far(first, pixels(in_int8 / "00000.png")) < far(first, second) / 2
+        assert run(capsys, *arguments, in_int8)[0] == 2  # another way of drawing

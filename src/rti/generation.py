@@ -11,8 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from rti.budget import Budget, resolve_budget
 from rti.errors import InputError
 from rti.flow import time_grid
 from rti.images import save_image
+from rti.int8 import quantise
 from rti.picture_folder import (
     MANIFEST,
     PROMPTS,
@@ -56,6 +56,7 @@ class GenerationSettings:
     images: int | None = None  # per prompt; None as the benchmark has it
     seed: int = 0
     lenient: bool = False
+    int8: bool = False  # the blocks' linear layers, see rti.int8
 
     def __post_init__(self) -> None:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < SEEDS:
@@ -136,10 +137,14 @@ class Generation:
         started = time.perf_counter()
         if self.begun:
             self._begin()  # what a kill left unwritten of it
-        with self._drawing(), self._bar(total, total - todo, shard, progress) as bar:
+        with (
+            self.pipe.drawing(dense=self.budget is None) as pipe,
+            quantise(pipe.backbone) if self.settings.int8 else nullcontext(),
+            self._bar(total, total - todo, shard, progress) as bar,
+        ):
             for some, wanted in zip(share, missing, strict=True):
                 if wanted:
-                    self._draw(some, set(map(_key, wanted)))
+                    self._draw(pipe, some, set(map(_key, wanted)))
                     bar.update(len(wanted))
         return Generated(todo, total - todo, time.perf_counter() - started)
 
@@ -147,16 +152,14 @@ class Generation:
         """How many pictures of all are not there."""
         return sum(not self._is_there(*picture) for picture in self.pictures)
 
-    def _draw(self, pictures: list[tuple[Prompt, int]], wanted: set[tuple[int, int]]) -> None:
-        settings, dense = self.settings, self.budget is None
-        started = time.perf_counter()
-        drawn = self.pipe(
+    def _draw(self, pipe: Pipeline, pictures: list[tuple[Prompt, int]], wanted: set[tuple[int, int]]) -> None:
+        settings, started = self.settings, time.perf_counter()
+        drawn = pipe(
             [prompt.subject for prompt, _ in pictures],
             generator=[torch.Generator().manual_seed(self._seed(*picture)) for picture in pictures],
             budget=self.budget,
             guidance_budget=settings.guidance_budget,
             text_budget=settings.text_budget,
-            dense=dense,
             num_inference_steps=settings.steps,
             guidance_scale=settings.guidance,
             lenient=settings.lenient,
@@ -248,6 +251,7 @@ class Generation:
             "steps": flow.steps if settings.steps is None else settings.steps,
             "guidance": float(flow.guidance_scale if settings.guidance is None else settings.guidance),
             "lenient": settings.lenient,
+            **({"int8": True} if settings.int8 else {}),  # folders from before it was there go on
             "prompts": {
                 "source": self.prompts.source,
                 "count": len(self.prompts),
@@ -257,19 +261,6 @@ class Generation:
             "seed": settings.seed,
             "versions": _versions(),
         }
-
-    @contextmanager
-    def _drawing(self) -> Iterator[None]:
-        """The LoRA folded in, which is faster; afterwards as it was."""
-        elastic = self.pipe.elastic if self.budget is not None else None
-        fold = elastic is not None and not elastic.merged
-        if fold:
-            elastic.merge()
-        try:
-            yield
-        finally:
-            if fold:
-                elastic.unmerge()
 
     def _bar(self, total: int, there: int, shard: Shard, progress: bool) -> tqdm:
         title = "dense" if self.budget is None else f"R = {self.budget}"

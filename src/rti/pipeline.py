@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,28 @@ class Pipeline:
         if isinstance(encoder, torch.nn.Module):
             encoder.to(device)
         return self
+
+    @contextmanager
+    def drawing(self, dense: bool = False) -> Iterator[Pipeline]:
+        """A pipeline ready for many pictures: the frozen backbone alone, or the model with its LoRA folded in.
+
+        Afterwards the model is as it was: one in training goes on training.
+        """
+        model = self.elastic
+        if model is not None and dense:
+            if self.backbone.conditioned_on == "text":
+                _ = self.text_encoder  # loaded once, for both
+            alone = copy.copy(self)
+            with model.dense() as alone.model:
+                yield alone
+        elif model is not None and not model.merged:
+            model.merge()
+            try:
+                yield self
+            finally:
+                model.unmerge()
+        else:
+            yield self
 
     def __call__(
         self,

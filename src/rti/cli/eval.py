@@ -12,6 +12,7 @@ from rti.cli.models import (
     DEVICE_HELP,
     DTYPE_HELP,
     GUIDANCE_BUDGET_HELP,
+    INT8_HELP,
     MODEL_HELP,
     TEXT_BUDGET_HELP,
     load_pipeline,
@@ -61,7 +62,7 @@ def scenes(
     device: str = typer.Option("auto", help=DEVICE_HELP),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
     compile: bool = typer.Option(False, "--compile", help=COMPILE_HELP),
-    int8: bool = typer.Option(False, "--int8", help="The blocks' linear layers in int8, on a CPU, dense as well."),
+    int8: bool = typer.Option(False, "--int8", help=INT8_HELP),
     json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
 ) -> None:
     """SceneEval: GenEval's protocol on the scenes world, judged exactly.

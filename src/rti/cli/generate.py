@@ -11,6 +11,7 @@ from rti.cli.models import (
     DEVICE_HELP,
     DTYPE_HELP,
     GUIDANCE_BUDGET_HELP,
+    INT8_HELP,
     MODEL_HELP,
     TEXT_BUDGET_HELP,
     load_pipeline,
@@ -48,6 +49,7 @@ def generate(
     text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names."),
     lenient: bool = typer.Option(False, "--lenient", help="Leave out words the model does not know, with a warning."),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
+    int8: bool = typer.Option(False, "--int8", help=INT8_HELP),
     compile: bool = typer.Option(False, "--compile", help=COMPILE_HELP),
     device: str = typer.Option("auto", help=DEVICE_HELP),
     json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
@@ -80,6 +82,7 @@ def generate(
         images=images,
         seed=seed,
         lenient=lenient,
+        int8=int8,
     )
     if device == "auto" and shard.world > 1 and torch.cuda.is_available():
         device = f"cuda:{int(os.environ.get('LOCAL_RANK', shard.rank)) % torch.cuda.device_count()}"

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import typer
 
-from rti.cli.models import DEVICE_HELP, DTYPE_HELP, GUIDANCE_BUDGET_HELP, MODEL_HELP, TEXT_BUDGET_HELP, load_pipeline
+from rti.cli.models import (
+    DEVICE_HELP,
+    DTYPE_HELP,
+    GUIDANCE_BUDGET_HELP,
+    INT8_HELP,
+    MODEL_HELP,
+    TEXT_BUDGET_HELP,
+    load_pipeline,
+)
 from rti.cli.output import show_json, show_table, span, whole_numbers
 from rti.cli.warn import one_line_warnings
 from rti.config import CUT_NAMES, CUT_SOURCES
@@ -36,6 +44,7 @@ def sample(
     regions: bool = typer.Option(False, "--regions", help="Draw each row's regions at the last step."),
     output: Path = typer.Option("sample.png", "--output", "-o", help="Where to write the picture."),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
+    int8: bool = typer.Option(False, "--int8", help=INT8_HELP),
     device: str = typer.Option("auto", help=DEVICE_HELP),
     text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names."),
     lenient: bool = typer.Option(False, "--lenient", help="Leave out words the model does not know, with a warning."),
@@ -64,6 +73,7 @@ def sample(
         raise InputError("nothing to draw: give prompts, or --labels for a class-conditional model")
 
     import time
+    from contextlib import nullcontext
 
     import torch
 
@@ -72,6 +82,7 @@ def sample(
     from rti.config import RegionConfig
     from rti.core import ElasticModel, attach
     from rti.images import check_output, contact_sheet, draw_regions, enlarge, save_image
+    from rti.int8 import quantise
     from rti.presets import find_preset
 
     check_output(output)
@@ -99,22 +110,20 @@ def sample(
     names = [str(subject) for subject in next(iter(subjects.values()))]
 
     pictures, seconds = {}, {}
-    for row in sorted(rows, key=lambda row: row is not None):  # dense first: the LoRA is folded in only after it
-        if row is not None:
-            pipe.model.merge()
-        started = time.perf_counter()
-        result = pipe(
-            **subjects,
-            budget=row,
-            dense=row is None,
-            **(beside if row is not None else {}),
-            num_inference_steps=steps,
-            guidance_scale=guidance,
-            generator=[torch.Generator().manual_seed(seed + index) for index in range(len(names))],
-            return_regions=regions and row is not None,
-            lenient=lenient,
-        )
-        seconds[row] = round(time.perf_counter() - started, 3)
+    for row in rows:
+        with pipe.drawing(dense=row is None) as drawing, quantise(drawing.backbone) if int8 else nullcontext():
+            started = time.perf_counter()
+            result = drawing(
+                **subjects,
+                budget=row,
+                **(beside if row is not None else {}),
+                num_inference_steps=steps,
+                guidance_scale=guidance,
+                generator=[torch.Generator().manual_seed(seed + index) for index in range(len(names))],
+                return_regions=regions and row is not None,
+                lenient=lenient,
+            )
+            seconds[row] = round(time.perf_counter() - started, 3)
         pictures[row] = [enlarge(picture, 192) for picture in result.images]  # room for the labels
         if regions:
             every_patch = torch.arange(pipe.backbone.patches).expand(len(names), -1)

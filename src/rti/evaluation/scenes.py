@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -24,6 +23,7 @@ from rti.errors import InputError
 from rti.evaluation.earlier import Earlier
 from rti.flow import time_grid
 from rti.generation import weights_of
+from rti.int8 import quantise
 from rti.pipeline import Pipeline
 from rti.text import TextEncoder
 
@@ -151,25 +151,11 @@ def _compare(result: SceneResult, dense: SceneResult | None) -> SceneResult:
 
 @contextmanager
 def _drawing(pipe: Pipeline, budget: int | None, int8: bool) -> Iterator[tuple[Pipeline, str]]:
-    """The pipeline that draws at a budget, the frozen backbone alone or the model with its LoRA folded in; which it is.
-
-    Afterwards the model is as it was: one in training goes on training.
-    """
-    model = pipe.elastic
-    with ExitStack() as stack:
-        if model is not None and budget is None:
-            if pipe.backbone.conditioned_on == "text":
-                _ = pipe.text_encoder  # loaded once, for all
-            pipe = copy.copy(pipe)
-            pipe.model = stack.enter_context(model.dense())
-        which = _which(pipe)
-        if model is not None and budget is not None and not model.merged:
-            stack.callback(model.merge().unmerge)
-        if int8:
-            from rti.int8 import quantise
-
-            stack.enter_context(quantise(pipe.backbone))
-        yield pipe, which
+    """The pipeline that draws at a budget, and which model it is."""
+    with pipe.drawing(dense=budget is None) as drawing:
+        which = _which(drawing)
+        with quantise(drawing.backbone) if int8 else nullcontext():
+            yield drawing, which
 
 
 def _which(pipe: Pipeline) -> str:
