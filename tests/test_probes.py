@@ -1,6 +1,7 @@
 """The probes: hooks that change nothing, values that a direct computation gives too, and runs that go on."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -341,6 +342,14 @@ def test_a_trained_reduction_is_a_row_of_its_own(tmp_path):
     assert torch.equal(row.reduction.read.score, model.reduction.read.score)
     names = [row.name for row in grouping_rows(backbone, (2, 3), {"fixed boundaries": tmp_path / "adapter"})]
     assert len(names) == len(set(names)) == len(grouping_rows(backbone, (2, 3)))
+    # What was begun with other trained weights does not go on with these.
+    run = make_run(make_pipe("jit"))
+    row = replace(row, reduction=Soft(row.reduction.config))
+    row.reduction.register_parameter("weight", torch.nn.Parameter(torch.zeros(3)))
+    probe_groupings(run, tmp_path, [row], CORE, budget=16)
+    torch.nn.init.ones_(row.reduction.weight)
+    with refused("groupings.jsonl", "trained"):
+        probe_groupings(run, tmp_path, [row], CORE, budget=16)
     with refused("(1, 3)", "(2, 3)"):
         grouping_rows(backbone, (1, 3), {"mine": tmp_path / "adapter"})
     with refused(str(tmp_path)):

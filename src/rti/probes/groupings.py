@@ -19,7 +19,7 @@ from rti.budget import Budget, resolve_budget
 from rti.errors import InputError
 from rti.probes import measures
 from rti.probes.journal import rounded, run_probe, write_data
-from rti.probes.trajectory import Moment, Run, TrunkHook, middle
+from rti.probes.trajectory import Moment, Run, TrunkHook, fingerprint, middle
 from rti.reductions import REDUCTIONS, Reduction, make_reduction
 
 MEASURES = ("spread", "spread_per_patch", "size_detail", "retained")
@@ -137,7 +137,10 @@ def probe_groupings(
             for place in range(len(indices))
         ]
 
-    configs = {row.name: row.reduction.config.to_dict() | {"trained": row.trained} for row in rows}
+    configs = {
+        row.name: row.reduction.config.to_dict() | {"trained": fingerprint(row.reduction) if row.trained else False}
+        for row in rows
+    }
     settings = {"probe": name, "budget": regions, "core": [first, last], "reductions": configs}
     records = run_probe(run, folder / f"{name}.jsonl", settings, measure)
     values = settings | run.settings() | {"patches": backbone.patches, "grid": list(backbone.grid)}

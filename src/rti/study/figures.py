@@ -176,6 +176,9 @@ def steps_or_tokens(values: dict[str, Any]) -> Axes | None:
         cost = [some["steps"] / row["speedup"] for some in several]
         _accuracy_line(one, cost, several, style, f"{row['title']}, R = {row['budget']}")
     one.set_xscale("log", base=2)
+    ticks = [row["steps"] for row in dense]
+    one.set_xticks(ticks, [str(steps) for steps in ticks])
+    one.minorticks_off()
     one.set_xlabel("cost of a picture, in dense steps")
     one.set_ylabel("right pictures, %")
     one.set_title("Fewer steps or fewer tokens")
