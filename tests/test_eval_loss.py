@@ -66,6 +66,28 @@ def test_the_batch_does_not_change_the_losses(family):
     np.testing.assert_allclose(one, all_at_once, rtol=1e-3)
 
 
+def test_an_oracle_cuts_from_the_clean_pictures(family, monkeypatch):
+    pipe = make_pipeline(family)
+    source = FourPictures(pipe.backbone.image_size)
+    seen, forward = [], rti.ElasticModel.forward
+
+    def watched(self, x, t, condition, budget=None, estimate=None, *rest, **more):
+        seen.append(estimate)
+        return forward(self, x, t, condition, budget, estimate, *rest, **more)
+
+    monkeypatch.setattr(rti.ElasticModel, "forward", watched)
+    own, oracle = (
+        evaluate_loss(pipe, source, [8], examples=4, oracle=oracle, progress=False)[0] for oracle in (False, True)
+    )
+    assert (own.losses != oracle.losses).any()
+    order = Order.of(source, 7)
+    clean = torch.stack([torch.as_tensor(source[order.index(position)][0]) for position in range(4)])
+    torch.testing.assert_close(seen[-1], clean)
+    assert len(seen) == 3  # the model's own estimate takes a pass of its own
+    with refused("estimate"):
+        evaluate_loss(rti.Pipeline(make_backbone("jit")), source, oracle=True, progress=False)
+
+
 def test_what_cannot_be_measured_is_refused():
     backbone = make_backbone("jit")
     source = FourPictures(backbone.image_size)

@@ -145,6 +145,7 @@ def loss(
     batch: int = typer.Option(32, help="Pictures at a time; it does not change the loss."),
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
     output: Path = typer.Option(None, "--output", "-o", help="JSON file for the loss and time of every example."),
+    oracle: bool = typer.Option(False, "--oracle", help="Cut from the clean picture, where cuts are from an estimate."),
     device: str = typer.Option("auto", help=DEVICE_HELP),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
     compile: bool = typer.Option(False, "--compile", help=COMPILE_HELP),
@@ -154,6 +155,7 @@ def loss(
 
     All budgets see the same pictures, times and noise, so the differences are
     paired. It tells apart what accuracy needs many more pictures to tell apart.
+    --oracle shows how much of it is the fault of the estimate that cuts come from.
     """
     from rti.budget import parse_budget
     from rti.data import open_data
@@ -166,7 +168,8 @@ def loss(
     backbone = pipe.backbone
     source = open_data(data, backbone.image_size, seed=seed, kind=backbone.conditioned_on)
     text = None if text_budget is None else parse_budget(text_budget)
-    results = evaluate_loss(pipe, source, budgets, examples=examples, seed=seed, text_budget=text, batch=batch)
+    how = dict(examples=examples, seed=seed, text_budget=text, batch=batch, oracle=oracle)
+    results = evaluate_loss(pipe, source, budgets, **how)
     if output is not None:
         save_losses(output, results)
     rows = [result.as_dict() for result in results]
@@ -180,12 +183,10 @@ def loss(
         for row in rows
     ]
     title = f"Velocity loss of {model} on {examples} examples of {data}, seed {seed}"
+    title += ", cut from the clean pictures" if oracle else ""
     show_table(title, ("budget", "loss", "minus dense, paired", "95 % interval"), cells)
     if json:
-        show_json(
-            rows[0]
-            | {"model": model, "data": data, "examples": examples, "seed": seed, "text_budget": text, "rows": rows}
-        )
+        show_json(rows[0] | {"model": model, "data": data} | how | {"rows": rows})
 
 
 def _show(model: str, values: dict, results: list[SceneResult]) -> None:
