@@ -66,7 +66,7 @@ def test_the_batch_does_not_change_the_losses(family):
     np.testing.assert_allclose(one, all_at_once, rtol=1e-3)
 
 
-def test_an_oracle_cuts_from_the_clean_pictures(family, monkeypatch):
+def test_cuts_may_come_from_the_clean_pictures_or_from_none(family, monkeypatch):
     pipe = make_pipeline(family)
     source = FourPictures(pipe.backbone.image_size)
     seen, forward = [], rti.ElasticModel.forward
@@ -76,16 +76,20 @@ def test_an_oracle_cuts_from_the_clean_pictures(family, monkeypatch):
         return forward(self, x, t, condition, budget, estimate, *rest, **more)
 
     monkeypatch.setattr(rti.ElasticModel, "forward", watched)
-    own, oracle = (
-        evaluate_loss(pipe, source, [8], examples=4, oracle=oracle, progress=False)[0] for oracle in (False, True)
+    own, none, clean_cuts = (
+        evaluate_loss(pipe, source, [8], examples=4, estimate=name, progress=False)[0].losses
+        for name in ("own", "none", "clean")
     )
-    assert (own.losses != oracle.losses).any()
+    assert (own != clean_cuts).any()
+    assert (own != none).any()
     order = Order.of(source, 7)
     clean = torch.stack([torch.as_tensor(source[order.index(position)][0]) for position in range(4)])
     torch.testing.assert_close(seen[-1], clean)
-    assert len(seen) == 3  # the model's own estimate takes a pass of its own
-    with refused("estimate"):
-        evaluate_loss(rti.Pipeline(make_backbone("jit")), source, oracle=True, progress=False)
+    assert [one is None for one in seen] == [True, False, True, False]  # its own takes a pass without one
+    with refused("clean", "cuts from none"):
+        evaluate_loss(rti.Pipeline(make_backbone("jit")), source, estimate="clean", progress=False)
+    with refused("guess", "own, clean, none"):
+        evaluate_loss(pipe, source, estimate="guess", progress=False)
 
 
 def test_what_cannot_be_measured_is_refused():

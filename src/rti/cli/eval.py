@@ -145,7 +145,9 @@ def loss(
     batch: int = typer.Option(32, help="Pictures at a time; it does not change the loss."),
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
     output: Path = typer.Option(None, "--output", "-o", help="JSON file for the loss and time of every example."),
-    oracle: bool = typer.Option(False, "--oracle", help="Cut from the clean picture, where cuts are from an estimate."),
+    estimate: str = typer.Option(
+        "own", help="Where cuts are from an estimate: the model's own, the clean picture, or none (even cuts)."
+    ),
     device: str = typer.Option("auto", help=DEVICE_HELP),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
     compile: bool = typer.Option(False, "--compile", help=COMPILE_HELP),
@@ -155,7 +157,7 @@ def loss(
 
     All budgets see the same pictures, times and noise, so the differences are
     paired. It tells apart what accuracy needs many more pictures to tell apart.
-    --oracle shows how much of it is the fault of the estimate that cuts come from.
+    --estimate clean shows how much of it is the fault of the estimate.
     """
     from rti.budget import parse_budget
     from rti.data import open_data
@@ -168,7 +170,7 @@ def loss(
     backbone = pipe.backbone
     source = open_data(data, backbone.image_size, seed=seed, kind=backbone.conditioned_on)
     text = None if text_budget is None else parse_budget(text_budget)
-    how = dict(examples=examples, seed=seed, text_budget=text, batch=batch, oracle=oracle)
+    how = dict(examples=examples, seed=seed, text_budget=text, batch=batch, estimate=estimate)
     results = evaluate_loss(pipe, source, budgets, **how)
     if output is not None:
         save_losses(output, results)
@@ -183,7 +185,7 @@ def loss(
         for row in rows
     ]
     title = f"Velocity loss of {model} on {examples} examples of {data}, seed {seed}"
-    title += ", cut from the clean pictures" if oracle else ""
+    title += "" if estimate == "own" else f", estimate: {estimate}"
     show_table(title, ("budget", "loss", "minus dense, paired", "95 % interval"), cells)
     if json:
         show_json(rows[0] | {"model": model, "data": data} | how | {"rows": rows})

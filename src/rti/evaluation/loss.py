@@ -24,6 +24,7 @@ from rti.training.stream import Stream, collate
 from rti.training.tasks import condition_of
 
 Interval = tuple[float, float]
+ESTIMATES = ("own", "clean", "none")  # what cuts are made from, where they come from an estimate
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,15 +61,15 @@ def evaluate_loss(
     seed: int = 7,
     text_budget: int | None = None,
     batch: int = 32,
-    oracle: bool = False,
+    estimate: str = "own",
     progress: bool = True,
 ) -> list[LossResult]:
     """The velocity loss of some examples at each budget, one result per budget, in the order given.
 
     Budget None is the frozen backbone without adapter. Where cuts come from an estimate, it is made as in training, one
-    to four sampling steps earlier, at the budget itself: what a sampler hands on from step to step. With `oracle` it is
-    the clean picture, which no sampler has: what remains is not the estimate's fault. `text_budget` goes with every
-    budget, not with dense.
+    to four sampling steps earlier, at the budget itself: what a sampler hands on from step to step. With the
+    `estimate` "clean" it is the clean picture, which no sampler has: what remains is not the estimate's fault. With
+    "none" there is none, as at a sampler's first step. `text_budget` goes with every budget, not with dense.
     """
     backbone = pipe.backbone
     for name, value in (("examples", examples), ("batch", batch)):
@@ -77,8 +78,10 @@ def evaluate_loss(
     wanted = [None if budget is None else resolve_budget(budget, backbone.patches) for budget in budgets]
     if pipe.elastic is None and any(budget is not None for budget in wanted):
         raise InputError("a budget needs an adapter, and this model has none; allowed: dense")
-    if oracle and not (pipe.elastic is not None and pipe.elastic.reduction.uses_estimate):
-        raise InputError("an oracle takes the place of an estimate, and this model cuts from none")
+    if estimate not in ESTIMATES:
+        raise InputError(f"estimate {estimate!r} is unknown; allowed: {', '.join(ESTIMATES)}")
+    if estimate != "own" and (pipe.elastic is None or not pipe.elastic.reduction.uses_estimate):
+        raise InputError(f"estimate {estimate!r} given, but this model cuts from none")
     stream = Stream(source, seed)
     encoder = pipe.text_encoder if backbone.conditioned_on == "text" else None
     shape = (backbone.channels, *backbone.image_size)
@@ -93,7 +96,7 @@ def evaluate_loss(
             condition = condition_of(backbone, drawn, encoder)
             times.append(draws.t.cpu())
             for budget, some in losses.items():
-                some.append(_losses(pipe, budget, text_budget, oracle)(images, condition, draws).cpu())
+                some.append(_losses(pipe, budget, text_budget, estimate)(images, condition, draws).cpu())
                 bar.update(len(numbers))
     t = torch.cat(times).double().numpy()
     results = {budget: LossResult(budget, torch.cat(some).double().numpy(), t) for budget, some in losses.items()}
@@ -111,18 +114,19 @@ def save_losses(path: Path, results: Sequence[LossResult]) -> None:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-class OracleObjective(ElasticObjective):
+class CleanObjective(ElasticObjective):
     """Cuts from the clean picture, where they come from an estimate."""
 
     def _estimate(self, images: torch.Tensor, *_: object) -> torch.Tensor:
         return images
 
 
-def _losses(pipe: Pipeline, budget: int | None, text_budget: int | None, oracle: bool) -> Callable[..., torch.Tensor]:
-    objective = OracleObjective if oracle else ElasticObjective
+def _losses(pipe: Pipeline, budget: int | None, text_budget: int | None, estimate: str) -> Callable[..., torch.Tensor]:
+    objective = CleanObjective if estimate == "clean" else ElasticObjective
+    dial = Dial(budget, estimate == "none", text_budget)
 
     def elastic(images: torch.Tensor, condition: object, draws: Draws) -> torch.Tensor:
-        return objective(pipe.elastic, budget)(images, condition, draws, Dial(budget, False, text_budget))
+        return objective(pipe.elastic, budget)(images, condition, draws, dial)
 
     def dense(images: torch.Tensor, condition: object, draws: Draws) -> torch.Tensor:
         with nullcontext(pipe.model) if pipe.elastic is None else pipe.elastic.dense() as backbone:
