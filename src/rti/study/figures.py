@@ -58,7 +58,7 @@ def quality_against_speed(values: dict[str, Any]) -> Axes | None:
     one = axes(7, 4.4)
     _dense_line(one, values)
     for style, title in zip(_styles(), dict.fromkeys(row["title"] for row in rows), strict=False):
-        some = sorted((row for row in rows if row["title"] == title), key=lambda row: row["speedup"])
+        some = sorted((row for row in rows if row["title"] == title), key=lambda row: row["budget"])
         _accuracy_line(one, [row["speedup"] for row in some], some, style, title)
     one.set_xlabel("measured speed-up of a guided forward pass")
     one.set_ylabel("right pictures, %")
