@@ -78,7 +78,10 @@ def test_every_row_is_trained_scored_and_timed_under_the_same_conditions(tmp_pat
     assert losses[losses.index("--budget") + 1] == "dense,8,12,16"  # the unseen one as well
     assert "dense,16" in jobs["loss-skip-0"].command  # it has no budget: one is enough
     assert jobs["time-ours"].alone
-    assert jobs["time-ours"].needs == ("train-ours-0",)
+    assert jobs["time-ours"].needs == ()  # what was learned takes no time
+    assert " ".join(jobs["time-raster"].command[2:]) == (
+        "--reductions region --set core=1,3 --set order=raster --budgets 8,12,16 --passes 1 --json"
+    )
     assert not any("--compile" in job.command for job in jobs.values())
 
 
@@ -357,7 +360,7 @@ def test_a_tiny_study_runs_is_interrupted_and_goes_on(tmp_path, capsys):
     code, out, _ = run(capsys, "study", path, "--output", output, "--dry-run", "--only", "skip", "--kinds", "loss,time")
     assert code == 0
     assert [line.split()[2:4] for line in out.splitlines()] == [
-        ["train", str(tmp_path / "backbone")],  # which both need
+        ["train", str(tmp_path / "backbone")],  # which the loss needs
         ["eval", "loss"],
         ["bench", str(tmp_path / "backbone")],
     ]

@@ -11,6 +11,7 @@ from rti.cli.models import DEVICE_HELP, DTYPE_HELP, GUIDANCE_BUDGET_HELP, MODEL_
 from rti.cli.output import show_json, show_table, span
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
+from rti.shipped import SHIPPED
 
 if TYPE_CHECKING:
     from rti.backbones import Backbone
@@ -26,9 +27,11 @@ def bench(
     ),
     guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP),
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
-    reductions: str = typer.Option(None, help="Without an adapter: untrained reductions to time. Default: region."),
+    reductions: str = typer.Option(
+        None, help="Untrained reductions to time, also in place of an adapter that ships. Default: region."
+    ),
     setting: list[str] = typer.Option(None, "--set", help="A reduction's setting, such as --set cuts=merge."),
-    core: str = typer.Option(None, help="Without an adapter: first and last block of the core. Default: the paper's."),
+    core: str = typer.Option(None, help="With --reductions: first and last block of the core. Default: the paper's."),
     init: str = typer.Option(None, help="'random': random weights instead of a checkpoint; times do not mind."),
     batch: int = typer.Option(1, help="Pictures at a time; guidance doubles them."),
     steps: int = typer.Option(None, help="Time whole pictures of so many steps. Default: one guided forward pass."),
@@ -140,10 +143,16 @@ def _load(
     from rti.training.settings import parse_arguments
 
     pipe = load_pipeline(model, adapter, dtype, device, **({"init": init} if init else {}))
+    ships = adapter is None and pipe.elastic is not None and model in SHIPPED
+    if ships and reductions:  # its own adapter is not what was asked for
+        core = core or pipe.elastic.config.core
+        pipe.model = pipe.elastic.detach()
     if pipe.elastic is not None:
         given = [name for name, value in (("--reductions", reductions), ("--set", settings), ("--core", core)) if value]
         if given:
-            raise InputError(f"{given[0]} given, but {model} has an adapter, which says so itself; leave it out")
+            instead = ", or name the --reductions to time in its place" if ships else ""
+            why = f"{model} has an adapter, which says so itself; leave it out{instead}"
+            raise InputError(f"{given[0]} given, but {why}")
         trained = pipe.elastic
         with trained.dense() as backbone:
             dense = twin(backbone)

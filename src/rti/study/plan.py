@@ -144,7 +144,7 @@ def plan(study: Study, folder: Path) -> list[Job]:
                 for steps in several:
                     count = row.images.get(budget, study.dense_images)
                     jobs.append(_pictures(study, folder, run, adapter, (budget,), count, steps, train))
-        jobs.append(_time(study, row, folder, budgets))
+        jobs.append(_time(study, row, budgets))
     return list({job.name: job for job in (*jobs, *dense)}.values())
 
 
@@ -167,15 +167,14 @@ def _train(study: Study, row: Row, seed: int, folder: Path, name: str) -> Job:
     command = ["train", study.model, "--output", str(folder / "runs" / f"{row.name}-{seed}"), "--data", study.data]
     command += ["--reduction", row.reduction]
     for key, value in settings.items():
-        text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-        command.append(f"--{key.replace('_', '-')}={text}")
+        command.append(f"--{key.replace('_', '-')}={_typed(value)}")
     adapter = folder / "runs" / f"{row.name}-{seed}" / "adapter"
     return Job(name, (*command, *_compile(study), "--json"), makes=adapter)
 
 
 def _loss(study: Study, folder: Path, run: str, adapter: str, budgets: tuple[int, ...], train: str) -> Job:
     command = ["eval", "loss", study.model, "--adapter", adapter, "--data", study.data]
-    command += ["--budget", ",".join(["dense", *map(str, budgets)]), "--examples", str(study.loss_examples)]
+    command += ["--budget", _typed(("dense", *budgets)), "--examples", str(study.loss_examples)]
     command += ["--seed", str(study.seed), "--output", str(folder / "losses" / f"{run}.json")]
     command += [*_compile(study), "--json"]
     return Job(f"loss-{run}", tuple(command), (train,))
@@ -191,7 +190,7 @@ def _pictures(
     steps: int,
     train: str | None = None,
 ) -> Job:
-    typed = "dense" if adapter is None else ",".join(map(str, budgets))
+    typed = "dense" if adapter is None else _typed(budgets)
     name = f"pictures-{run}-{typed.replace(',', '-')}-{steps}-steps"
     command = ["eval", "scenes", study.model, *(["--adapter", adapter] if adapter else []), "--budget", typed]
     command += ["--images", str(images), "--seed", str(study.seed), "--steps", str(steps)]
@@ -204,8 +203,19 @@ def _compile(study: Study) -> list[str]:
     return ["--compile"] if study.compile else []
 
 
-def _time(study: Study, row: Row, folder: Path, budgets: tuple[int, ...]) -> Job:
-    run = f"{row.name}-{row.seeds[0]}"
-    command = ["bench", study.model, "--adapter", str(folder / "runs" / run / "adapter")]
-    command += ["--budgets", ",".join(map(str, budgets)), "--passes", str(study.passes), "--json"]
-    return Job(f"time-{row.name}", tuple(command), (f"train-{run}",), alone=True)
+def _time(study: Study, row: Row, budgets: tuple[int, ...]) -> Job:
+    """Speed does not depend on what was learned, so it is timed without: it needs no training, and waits for none."""
+    from rti.reductions import REDUCTIONS
+
+    own = {one.name for one in fields(REDUCTIONS[row.reduction][0])}
+    settings = {key: value for key, value in (study.train | row.settings).items() if key in own}
+    command = ["bench", study.model, "--reductions", row.reduction]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={_typed(value)}"]
+    command += ["--budgets", _typed(budgets), "--passes", str(study.passes), "--json"]
+    return Job(f"time-{row.name}", tuple(command), alone=True)
+
+
+def _typed(value: Any) -> str:
+    """A value as it is given on the command line."""
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
