@@ -15,7 +15,7 @@ import pytest
 from rti.scenes import TASKS
 from rti.study.figures import draw_figures
 from rti.study.plan import Job, Row, Study, plan, read_study
-from rti.study.report import collect, leads, table
+from rti.study.report import collect, leads, table, times
 from rti.study.run import result_of, run_jobs
 from test_cli import run, run_json
 from tiny import refused, save_jit
@@ -301,7 +301,7 @@ def test_the_table_has_every_row_from_rich_to_lean(finished):
     assert [line[:3] for line in titles[3:]] == [
         ["ours", "16", "2.00x"],
         ["raster", "16", "2.00x"],
-        ["token skip", "16", "2.00x"],
+        ["token skip", "its own", "2.00x"],
         ["ours", "12 (unseen)", "2.67x"],
         ["raster", "12 (unseen)", "2.67x"],
         ["ours", "8", "4.00x"],
@@ -312,6 +312,20 @@ def test_the_table_has_every_row_from_rich_to_lean(finished):
     assert ours[-3].startswith("-75.0 (")
     assert ours[-2] == "24"  # twelve prompts, two seeds
     assert ours[-1].startswith("+0.2500 (")
+
+
+def test_the_loss_by_time_says_which_rule_is_lowest_when(finished):
+    study, folder = finished
+    values = collect(study, folder)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in times(values).splitlines()]
+    assert lines[0][:3] == ["method", "R", "t 0 to 0.2"]
+    assert [line[:2] for line in lines[2:]] == [
+        *(["ours", "16"], ["raster", "16"], ["token skip", "its own"]),
+        *(["ours", "8"], ["raster", "8"]),
+    ]
+    assert lines[2][2:] == ["+0.2000", "+0.2000", "+0.2000", "+0.4000", "+0.2500"]
+    assert lines[3][2:] == ["**+0.1000**", "**+0.1000**", "**+0.1000**", "**+0.2000**", "**+0.1250**"]
+    assert lines[4][2:] == ["+0.1000", "+0.1000", "+0.1000", "+0.2000", "+0.1250"]  # as low, but not at that budget
 
 
 def test_the_figures_are_drawn_and_nothing_is_drawn_of_nothing(finished):

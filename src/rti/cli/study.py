@@ -28,13 +28,14 @@ def study(
     Timings run last, with nothing beside them; on a busy machine, leave them for
     later: --kinds loss,pictures now, --kinds time when it is idle. Interrupted,
     the same command goes on. Writes results.json, table.md, leads.md (the first
-    row against every other) and figures into the folder.
+    row against every other), times.md (the loss by time) and figures into the
+    folder.
     """
     from dataclasses import replace
 
     from rti.study import plan as planning
     from rti.study.figures import draw_figures
-    from rti.study.report import collect, leads, save, table
+    from rti.study.report import collect, leads, save, table, times
     from rti.study.run import result_of, run_jobs
 
     whole = planning.read_study(plan)
@@ -56,10 +57,10 @@ def study(
     failed = [] if report else run_jobs(output, jobs, workers)
     values = collect(whole, output)
     path = save(output, values)
-    for name, text in (("table", table(values)), ("leads", leads(values))):
+    for name, text in (("table", table(values)), ("leads", leads(values)), ("times", times(values))):
         (output / f"{name}.md").write_text(text, encoding="utf-8")
     figures = draw_figures(values, output)
-    print(f"{path}: {values['done']} of {values['jobs']} jobs; table.md, leads.md and {len(figures)} figures beside it")
+    print(f"{path}: {values['done']} of {values['jobs']} jobs; tables (*.md) and {len(figures)} figures beside it")
     if json:
         show_json({"output": str(output), "done": values["done"], "jobs": values["jobs"], "failed": failed})
     if failed:

@@ -116,14 +116,19 @@ def as_json(study: Study) -> dict[str, Any]:
     return json.loads(json.dumps(asdict(study)))
 
 
-def budgets_of(study: Study, row: Row) -> tuple[int, ...]:
-    """The budgets of a row; a method without a budget has a single one, which changes nothing."""
+def is_elastic(row: Row) -> bool:
+    """Whether a budget changes anything for the row's method."""
     from rti.reductions import REDUCTIONS
 
     if row.reduction not in REDUCTIONS:
         raise InputError(f"unknown reduction {row.reduction!r} of row {row.name}; allowed: {', '.join(REDUCTIONS)}")
+    return REDUCTIONS[row.reduction][1].elastic
+
+
+def budgets_of(study: Study, row: Row) -> tuple[int, ...]:
+    """The budgets of a row; a method without a budget has a single one, which changes nothing."""
     every = tuple(sorted({*study.budgets, *study.unseen}))
-    return every if REDUCTIONS[row.reduction][1].elastic else (max(study.budgets),)
+    return every if is_elastic(row) else (max(study.budgets),)
 
 
 def plan(study: Study, folder: Path) -> list[Job]:

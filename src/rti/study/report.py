@@ -13,7 +13,7 @@ import numpy as np
 from rti.errors import InputError
 from rti.scenes import TASKS
 from rti.scenes.intervals import percentile_interval, resampled_means, stratified_summary
-from rti.study.plan import Job, Row, Study, as_json, budgets_of, plan
+from rti.study.plan import Job, Row, Study, as_json, budgets_of, is_elastic, plan
 from rti.study.run import result_of
 
 TIME_EDGES = (0.0, 0.2, 0.4, 0.6, 1.0)  # of the loss by time
@@ -61,7 +61,7 @@ def _dense(study: Study, folder: Path, jobs: dict[str, Job]) -> list[dict[str, A
 
 def _row(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[str, Any] | None:
     values: dict[str, Any] = {"name": row.name, "title": row.title, "group": row.group, "budget": budget}
-    values |= {"seen": budget in study.budgets}
+    values |= {"seen": budget in study.budgets, "elastic": is_elastic(row)}
     values |= _loss(folder, jobs, row, budget) | _speed(folder, jobs, row, budget)
     reference = _verdicts(folder, jobs, f"pictures-dense-dense-{study.sample_steps}-steps", "dense")
     verdicts, seeds = _pictures(study, folder, jobs, row, budget)
@@ -201,9 +201,12 @@ def table(values: dict[str, Any]) -> str:
         minus = _points(row.get("difference"), row.get("difference_interval"), 100, 1)
         loss = _points(row.get("loss_difference"), row.get("loss_interval"), 1, 4)
         pictures = str(row["images"] * row["seeds"]) if "images" in row else ""
-        budget = f"{row['budget']}" + ("" if row["seen"] else " (unseen)")
-        rows.append([row["title"], budget, *speeds, *tasks, overall, minus, pictures, loss])
+        rows.append([row["title"], _budget(row), *speeds, *tasks, overall, minus, pictures, loss])
     return _markdown(rows)
+
+
+def _budget(row: dict[str, Any]) -> str:
+    return "its own" if not row["elastic"] else f"{row['budget']}" + ("" if row["seen"] else " (unseen)")
 
 
 def leads(values: dict[str, Any]) -> str:
@@ -220,6 +223,33 @@ def leads(values: dict[str, Any]) -> str:
             if any(cells):
                 lines.append([title, name, *cells])
     return _markdown(lines)
+
+
+def times(values: dict[str, Any]) -> str:
+    """Markdown: the loss above dense by the time of the example, at each trained budget; bold is the lowest there.
+
+    A method without a budget, or with another core, spends more or less: it is listed, but not compared.
+    """
+    spans = [f"t {low:g} to {high:g}" for low, high in pairwise(TIME_EDGES)]
+    lines = [["method", "R", *spans, "all"], ["---"] * (len(spans) + 3)]
+    rows = [row for row in values["rows"] if row["seen"] and "loss_by_time" in row]
+    for row in sorted(rows, key=lambda row: -row["budget"]):
+        alike = [one for one in rows if one["budget"] == row["budget"] and _spends_its_budget(one)]
+        cells = []
+        for place, value in enumerate(_losses(row)):
+            lowest = min((loss for one in alike if (loss := _losses(one)[place]) is not None), default=None)
+            cell = "" if value is None else f"{value:+.4f}"
+            cells.append(f"**{cell}**" if cell and row in alike and value == lowest else cell)
+        lines.append([row["title"], _budget(row), *cells])
+    return _markdown(lines)
+
+
+def _spends_its_budget(row: dict[str, Any]) -> bool:
+    return row["elastic"] and row["group"] != "core"
+
+
+def _losses(row: dict[str, Any]) -> list[float | None]:
+    return [*row["loss_by_time"], row["loss_difference"]]
 
 
 def _markdown(rows: list[list[str]]) -> str:
