@@ -11,6 +11,7 @@ from rti.backbones import build
 from rti.presets import PRESETS
 from rti.read import MeanRead, centre_phasors, membership
 from rti.reductions import REDUCTIONS, Span, config_from_dict, make_reduction
+from rti.reductions.latents import spread_out
 from rti.reductions.similarity import anchor_positions
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial, ElasticObjective
@@ -176,7 +177,7 @@ def test_every_latent_can_read_the_whole_frame():
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_latents_have_no_position_and_leave_the_order_of_the_patches_out(family):
-    """The read is a set operation: patches in another order give the same latents."""
+    """The read is a set operation: patches in another order, with their places, give the same latents."""
     model = make_model(family, "latent-array")
     tokens = entering(model)
     seen = []
@@ -187,70 +188,81 @@ def test_latents_have_no_position_and_leave_the_order_of_the_patches_out(family)
 
     shuffled = torch.randperm(64, generator=torch.Generator().manual_seed(0))
     model.reduction(tokens, core, 8)
-    model.reduction(tokens._replace(image=tokens.image[:, shuffled]), core, 8)
+    other = tokens._replace(image=tokens.image[:, shuffled], phasors=tokens.phasors[:, shuffled])
+    model.reduction(other, core, 8)
     torch.testing.assert_close(seen[0].image, seen[1].image, atol=1e-5, rtol=1e-4)
     cos, sin = seen[0].phasors.chunk(2, dim=-1)
     assert (cos == 1).all()
     assert (sin == 0).all()
 
 
+def test_latents_start_spread_over_the_frame_for_any_budget():
+    assert sorted(spread_out(6, 10).tolist()) == list(range(60))
+    for budget in (4, 16, 64):
+        rows, columns = spread_out(16, 16)[:budget] // 16, spread_out(16, 16)[:budget] % 16
+        side = 16 // math.isqrt(budget)
+        cells = set(zip((rows // side).tolist(), (columns // side).tolist(), strict=True))
+        assert len(cells) == budget  # one in each cell of the grid
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_a_latent_starts_as_a_mean_of_the_patches_like_it_and_the_write_at_nothing():
+def test_a_latent_starts_as_a_mean_of_the_patches_around_its_place(family):
+    reduction = make_model(family, "latent-array").reduction
+    tokens = entering(make_model(family, "latent-array"))
+    seen = []
+    reduction(tokens, lambda given: seen.append(given) or given, 8)
+    low, high = tokens.image.amin(dim=1, keepdim=True), tokens.image.amax(dim=1, keepdim=True)
+    read = seen[0].image - reduction.latents[:8]
+    assert ((read >= low - 1e-5) & (read <= high + 1e-5)).all()
+    places = spread_out(8, 8)[:8]
+    mine = torch.stack([places // 8, places % 8], dim=-1).float()
+    away = torch.cdist(mine, torch.cartesian_prod(torch.arange(8.0), torch.arange(8.0)))  # (R, N)
+    assert ((reduction.weights(tokens, 8) * away).sum(dim=-1) < away.mean(dim=-1)).all()
+    # By place alone a head's score is its sharpness where the latent is, and falls with the distance from there.
+    near = torch.einsum("rp,np->rn", reduction.places[:8], tokens.phasors[0]) / (tokens.phasors.shape[-1] // 2)
+    assert torch.equal(near.argmax(dim=-1), places)
+    torch.testing.assert_close(near.amax(dim=-1), torch.ones(8))
+    reduction.read.query.weight.zero_()
+    sharpness = torch.linspace(32, 96, reduction.read.heads)
+    expected = torch.stack([(one * near).softmax(dim=-1) for one in sharpness]).mean(dim=0)
+    torch.testing.assert_close(reduction.weights(tokens, 8), expected.expand(2, -1, -1))
+
+
+@torch.no_grad()
+def test_a_patch_moves_as_the_latents_around_it_do():
+    """Without a change in the core nothing is written; with one, the more latents, the more of a patch comes back."""
     model = make_model("jit", "latent-array")
     reduction, tokens = model.reduction, entering(model)
-    seen = []
-    out = reduction(tokens, lambda given: seen.append(given) or given, 8)
-    assert torch.equal(out.image, tokens.image)
-    low, high = tokens.image.amin(dim=1, keepdim=True), tokens.image.amax(dim=1, keepdim=True)
-    own = reduction.latents[:8].expand(2, -1, -1)
-    read = reduction.read(own, tokens.image)
-    assert ((read >= low - 1e-5) & (read <= high + 1e-5)).all()
-    size = read.square().mean(dim=-1, keepdim=True).sqrt()
-    torch.testing.assert_close(seen[0].image, read + 0.7 * size * own)
-    # It reads most of the patches that point where it points.
-    heads = model.backbone.config.num_heads
-    alike = torch.einsum(
-        "brhd,bnhd->bhrn",
-        reduction.read.norm_query(own).unflatten(-1, (heads, -1)),
-        reduction.read.norm_source(tokens.image).unflatten(-1, (heads, -1)),
-    )
-    expected = (9 * alike * alike.new_tensor(model.backbone.config.head_dim).rsqrt()).softmax(-1).mean(1)
-    torch.testing.assert_close(reduction.weights(tokens, 8), expected)
-
-
-@torch.no_grad()
-def test_patches_ask_back_for_the_latents_that_resemble_them():
-    """A write of what was read, its gate opened: the more latents, the more of a patch comes back."""
-    reduction, tokens = make_model("jit", "latent-array").reduction, entering(make_model("jit", "latent-array"))
-    generator = torch.Generator().manual_seed(0)
-    image = torch.randn(tokens.image.shape, generator=generator)
-    reduction.write.out.weight.copy_(torch.eye(reduction.hidden_size))
+    assert torch.equal(reduction(tokens, lambda given: given, 16).image, tokens.image)
+    image = torch.randn(tokens.image.shape, generator=torch.Generator().manual_seed(0))
 
     def alike(budget: int) -> float:
-        written = reduction(tokens._replace(image=image), lambda given: given, budget).image - image
-        return torch.cosine_similarity(written, image, dim=-1).mean().item()
+        doubled = reduction(
+            tokens._replace(image=image), lambda given: given._replace(image=2 * given.image), budget
+        )  # so what a latent has read is its change
+        return torch.cosine_similarity(doubled.image - image, image, dim=-1).mean().item()
 
     assert alike(64) > alike(16) > alike(2) > 0
 
 
-def test_the_write_path_of_the_latents_learns_from_nothing():
-    """The output starts at zero, so its gradient comes first and opens the way for the rest."""
+def test_what_latents_read_and_write_is_learned():
     model = make_model("jit", "latent-array")
     parameters = list(model.trainable_parameters().values())
-    optimiser = torch.optim.AdamW(parameters, lr=1e-2)
+    optimiser = torch.optim.AdamW(parameters, lr=1e-3)
     objective = ElasticObjective(model, 8)
     draws = draw((3, 32, 32), 0, 0, range(2), DrawSettings(drop=0.0))
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)) * 2 - 1
     losses, condition = [], make_condition(model.backbone, 2)
+    before = {name: one.detach().clone() for name, one in model.reduction.named_parameters()}
     for _ in range(8):
         optimiser.zero_grad()
-        loss = objective(images, condition, draws, Dial(16, False)).mean()
+        loss = objective(images, condition, draws, Dial(64, False)).mean()
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
-    write = model.reduction.write
-    assert write.out.weight.abs().sum() > 0
-    assert write.value.weight.grad.abs().sum() > 0
+    after = dict(model.reduction.named_parameters())
+    assert all(not torch.equal(before[name], after[name]) for name in before)
     assert losses[-1] < losses[0]
 
 
