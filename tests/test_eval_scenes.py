@@ -370,6 +370,35 @@ def test_rows_drawn_apart_are_put_together_without_drawing_again(capsys, release
         assert "of another model" in err
 
 
+def test_an_interrupted_evaluation_goes_on_where_it_stopped(capsys, release, adapter, tmp_path, monkeypatch):
+    arguments = (release, "--adapter", adapter, "--seed", 5, *SMALL, "--batch", 4, "--budget", "dense,16")
+    whole = run_json(capsys, *arguments, "-o", tmp_path / "whole")
+    drawn, plain = [], rti.pipeline.sample
+
+    def sample(*given, **named):
+        if len(drawn) == 4:
+            raise KeyboardInterrupt
+        drawn.append(1)
+        return plain(*given, **named)
+
+    monkeypatch.setattr("rti.pipeline.sample", sample)
+    code, _, _ = run(capsys, *arguments, "-o", tmp_path / "out")
+    assert code == 130
+    assert len(list((tmp_path / "out" / "unfinished").iterdir())) == 4
+    monkeypatch.setattr("rti.pipeline.sample", lambda *given, **named: drawn.append(1) or plain(*given, **named))
+    shutil.copytree(tmp_path / "out", tmp_path / "other")
+    run(capsys, *arguments, "--guidance", 1.5, "-o", tmp_path / "other")
+    assert len(drawn) == 4 + 6  # in another way: nothing of it is taken
+    damaged = sorted((tmp_path / "out" / "unfinished").iterdir())[0]
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    values = run_json(capsys, *arguments, "-o", tmp_path / "out")
+    assert len(drawn) == 4 + 6 + 3  # the two that were missing, and the damaged one
+    assert [row | {"seconds": 0} for row in values["rows"]] == [row | {"seconds": 0} for row in whole["rows"]]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["16.png", "dense.png", "results.json"]
+    for name in ("16.png", "dense.png"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
 def test_an_adapter_with_another_setting_is_another_model(capsys, release, adapter, tmp_path):
     arguments = (release, "--seed", 5, *SMALL, "--budget", "16")
     run(capsys, *arguments, "--adapter", adapter, "-o", tmp_path / "16")

@@ -75,17 +75,18 @@ def scenes(
     All budgets draw the same prompts from the same noise, so their differences
     to dense are paired: sharper than the intervals of the rows.
 
-    Budgets may be drawn by several commands, on as many cores or machines, each
-    with an --output; one more with --reuse of those puts them together.
+    With an --output, the same command goes on after an interruption. Budgets may
+    be drawn by several commands, on as many cores or machines, each with an
+    --output; one more with --reuse of those puts them together.
     """
     if held_out and split not in (None, "held-out"):
         raise InputError(f"--held-out and --split {split} given; give one of them")
 
     from rti.budget import parse_budget
-    from rti.evaluation import Earlier, evaluate_scenes
+    from rti.evaluation import Earlier, Unfinished, evaluate_scenes
     from rti.evaluation.sheet import check_folder, save_results
 
-    earlier = Earlier(reuse or ())
+    earlier, unfinished = Earlier(reuse or ()), Unfinished(output)
     if output is not None:
         check_folder(output)
     given = None if budget is None else [parse_budget(text) for text in budget.split(",")]
@@ -108,6 +109,7 @@ def scenes(
         guidance=guidance,
         batch=batch,
         earlier=earlier,
+        unfinished=unfinished,
         **beside,
     )
     flow = pipe.backbone.flow
@@ -125,6 +127,7 @@ def scenes(
     _show(model, values, results)
     if output is not None:
         save_results(output, values, results)
+        unfinished.clear()
         drawn = any(result.images is not None for result in results)
         print(f"{output}: {'pictures with verdicts, and ' if drawn else ''}results.json")
     if json:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from rti.budget import Budget, resolve_budget
 from rti.core import ElasticModel
 from rti.errors import InputError
 from rti.evaluation.earlier import Earlier
+from rti.evaluation.unfinished import Unfinished
 from rti.flow import time_grid
 from rti.generation import weights_of
 from rti.int8 import quantise
@@ -68,6 +69,7 @@ def evaluate_scenes(
     int8: bool = False,
     batch: int = 16,
     earlier: Earlier | None = None,
+    unfinished: Unfinished | None = None,
     progress: bool = True,
 ) -> list[SceneResult]:
     """Draw the world's prompts at each budget and judge the pictures; one result per budget, in the order given.
@@ -78,6 +80,7 @@ def evaluate_scenes(
     their own, and fewer images are the first of more. What is not given is as the model samples by itself.
     `guidance_budget` and `text_budget` go with every budget, not with dense; `int8` with all, see rti.int8.
     `earlier` are results of before: what was drawn there by the same model in the same way is not drawn again.
+    `unfinished` keeps what is drawn, batch by batch, and has what an interrupted evaluation drew.
     A class-conditional model draws the world's classes, one object each; they know no split.
     """
     if isinstance(model, Pipeline) and text_encoder is not None:
@@ -90,7 +93,7 @@ def evaluate_scenes(
     else:
         prompts = scenes.prompts(images, seed, split)
         subjects = [scene.caption for scene in prompts]
-    known, results = earlier or Earlier(), {}
+    known, kept, results = earlier or Earlier(), unfinished or Unfinished(), {}
     flow = pipe.backbone.flow
     settings = {
         "seed": seed,
@@ -116,26 +119,27 @@ def evaluate_scenes(
                     results[budget] = SceneResult(budget, found[0], None, found[1], how)
                     bar.update(images)
                     continue
-                started, parts = time.perf_counter(), []
+                options = beside | {"budget": budget, "num_inference_steps": steps, "guidance_scale": guidance}
+                seconds, parts = 0.0, []
                 for first in range(0, images, batch):
-                    some = range(first, min(first + batch, images))
-                    drawn = drawing(
-                        [subjects[index] for index in some],
-                        generator=[noise_generator(seed, index) for index in some],
-                        budget=budget,
-                        **beside,
-                        num_inference_steps=steps,
-                        guidance_scale=guidance,
-                        output_type="pt",
-                        progress=False,
-                    )
-                    parts.append(2 * drawn.images.cpu() - 1)
+                    some = subjects[first : first + batch]
+                    draw = partial(_draw, drawing, some, seed, first, options)
+                    part, took = kept.pictures(how | {"budget": budget, "first": first}, some, draw)
+                    parts.append(part)
+                    seconds += took
                     bar.update(len(some))
-            seconds, pictures = time.perf_counter() - started, torch.cat(parts)
+            pictures = torch.cat(parts)
             results[budget] = SceneResult(budget, scenes.score(prompts, pictures.numpy()), pictures, seconds, how)
     for folder, why in known.unused.items():
         warnings.warn(f"nothing of {folder} was reused: {why}", stacklevel=2)
     return [_compare(results[budget], results.get(None)) for budget in wanted]
+
+
+def _draw(pipe: Pipeline, subjects: Sequence[Any], seed: int, first: int, options: dict[str, Any]) -> torch.Tensor:
+    """The pictures of some prompts or classes, numbered from `first`: (n, 3, size, size) in [-1, 1]."""
+    generators = [noise_generator(seed, first + index) for index in range(len(subjects))]
+    drawn = pipe(subjects, generator=generators, output_type="pt", progress=False, **options)
+    return 2 * drawn.images.cpu() - 1
 
 
 def noise_generator(seed: int, index: int) -> torch.Generator:
