@@ -46,6 +46,7 @@ def write_study(folder: Path, **changes) -> Path:
         "dense_steps": [2],
         "loss_examples": 8,
         "passes": 1,
+        "time_batch": 2,
         "rows": ROWS,
     }
     path = folder / "study.json"
@@ -80,7 +81,7 @@ def test_every_row_is_trained_scored_and_timed_under_the_same_conditions(tmp_pat
     assert jobs["time-ours"].alone
     assert jobs["time-ours"].needs == ()  # what was learned takes no time
     assert " ".join(jobs["time-raster"].command[2:]) == (
-        "--reductions region --set core=1,3 --set order=raster --budgets 8,12,16 --passes 1 --json"
+        "--reductions region --set core=1,3 --set order=raster --budgets 8,16 --batch 2 --passes 1 --json"
     )
     assert not any("--compile" in job.command for job in jobs.values())
 
@@ -302,8 +303,8 @@ def test_the_table_has_every_row_from_rich_to_lean(finished):
         ["ours", "16", "2.00x"],
         ["raster", "16", "2.00x"],
         ["token skip", "its own", "2.00x"],
-        ["ours", "12 (unseen)", "2.67x"],
-        ["raster", "12 (unseen)", "2.67x"],
+        ["ours", "12 (unseen)", ""],
+        ["raster", "12 (unseen)", ""],
         ["ours", "8", "4.00x"],
         ["raster", "8", "4.00x"],
     ]

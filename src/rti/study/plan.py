@@ -55,6 +55,7 @@ class Study:
     loss_examples: int = 512
     compile: bool = False  # the blocks, in training and scoring; not in timing
     passes: int = 5  # of the timing
+    time_batch: int = 1  # pictures at a time in the timing: one says how soon a picture is there, many the throughput
     seed: int = 7
 
     def __post_init__(self):
@@ -149,7 +150,7 @@ def plan(study: Study, folder: Path) -> list[Job]:
                 for steps in several:
                     count = row.images.get(budget, study.dense_images)
                     jobs.append(_pictures(study, folder, run, adapter, (budget,), count, steps, train))
-        jobs.append(_time(study, row, budgets))
+        jobs.append(_time(study, row))
     return list({job.name: job for job in (*jobs, *dense)}.values())
 
 
@@ -208,7 +209,7 @@ def _compile(study: Study) -> list[str]:
     return ["--compile"] if study.compile else []
 
 
-def _time(study: Study, row: Row, budgets: tuple[int, ...]) -> Job:
+def _time(study: Study, row: Row) -> Job:
     """Speed does not depend on what was learned, so it is timed without: it needs no training, and waits for none."""
     from rti.reductions import REDUCTIONS
 
@@ -217,7 +218,8 @@ def _time(study: Study, row: Row, budgets: tuple[int, ...]) -> Job:
     command = ["bench", study.model, "--reductions", row.reduction]
     for key, value in settings.items():
         command += ["--set", f"{key}={_typed(value)}"]
-    command += ["--budgets", _typed(budgets), "--passes", str(study.passes), "--json"]
+    budgets = [budget for budget in budgets_of(study, row) if budget in study.budgets]
+    command += ["--budgets", _typed(budgets), "--batch", str(study.time_batch), "--passes", str(study.passes), "--json"]
     return Job(f"time-{row.name}", tuple(command), alone=True)
 
 

@@ -180,9 +180,9 @@ def _spread(values: np.ndarray) -> list[float]:
 
 def _speed(folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[str, Any]:
     result = result_of(folder, jobs[f"time-{row.name}"])
-    if result is None:
+    one = next((one for one in (result or {"rows": []})["rows"] if one["budget"] == budget), None)
+    if one is None:
         return {}
-    one = next(one for one in result["rows"] if one["budget"] == budget)
     return {"speedup": one["speedup"], "analytic_speedup": one["analytic_speedup"]}
 
 
