@@ -183,7 +183,7 @@ def test_budgets_share_prompts_and_noise_and_are_compared_with_dense_in_pairs(ba
     results = evaluate_scenes(model, spell, budgets=[16, None, 0.5], **QUICK, batch=18)
     assert [result.budget for result in results] == [16, None, 32]
     assert [result.name for result in results] == [16, "dense", 32]
-    assert [call.budget for call in painter.calls] == [None, None, 16, 16, 32, 32]  # dense first, two steps each
+    assert [call.budget for call in painter.calls] == [16, 16, None, None, 32, 32]  # as asked for, two steps each
     assert torch.equal(seen[0][0], seen[2][0])
     assert all(merged for _, merged in seen)  # for speed
     dense = results[1]
@@ -384,12 +384,12 @@ def test_an_interrupted_evaluation_goes_on_where_it_stopped(capsys, release, ada
     monkeypatch.setattr("rti.pipeline.sample", sample)
     code, _, _ = run(capsys, *arguments, "-o", tmp_path / "out")
     assert code == 130
-    assert len(list((tmp_path / "out" / "unfinished").iterdir())) == 4
+    assert len(list((tmp_path / "out" / ".unfinished").iterdir())) == 4
     monkeypatch.setattr("rti.pipeline.sample", lambda *given, **named: drawn.append(1) or plain(*given, **named))
     shutil.copytree(tmp_path / "out", tmp_path / "other")
     run(capsys, *arguments, "--guidance", 1.5, "-o", tmp_path / "other")
     assert len(drawn) == 4 + 6  # in another way: nothing of it is taken
-    damaged = sorted((tmp_path / "out" / "unfinished").iterdir())[0]
+    damaged = sorted((tmp_path / "out" / ".unfinished").iterdir())[0]
     damaged.write_bytes(damaged.read_bytes()[:100])
     values = run_json(capsys, *arguments, "-o", tmp_path / "out")
     assert len(drawn) == 4 + 6 + 3  # the two that were missing, and the damaged one

@@ -8,6 +8,7 @@ import torch
 import rti
 from rti import cost
 from rti.backbones import build
+from rti.orders import hilbert_order
 from rti.presets import PRESETS
 from rti.read import MeanRead, centre_phasors, membership
 from rti.reductions import REDUCTIONS, Span, config_from_dict, make_reduction
@@ -197,7 +198,12 @@ def test_latents_have_no_position_and_leave_the_order_of_the_patches_out(family)
 
 
 def test_latents_start_spread_over_the_frame_for_any_budget():
-    assert sorted(spread_out(6, 10).tolist()) == list(range(60))
+    for grid in ((6, 10), (5, 8), (12, 12), (1, 1)):
+        patches = grid[0] * grid[1]
+        places = spread_out(*grid)
+        assert sorted(places.tolist()) == list(range(patches))
+        along = torch.argsort(torch.from_numpy(hilbert_order(*grid)))[places[:4]]  # places on the curve
+        assert along.tolist() == [share * patches // 4 for share in (0, 2, 1, 3)][:patches]
     for budget in (4, 16, 64):
         rows, columns = spread_out(16, 16)[:budget] // 16, spread_out(16, 16)[:budget] % 16
         side = 16 // math.isqrt(budget)
@@ -249,7 +255,7 @@ def test_a_patch_moves_as_the_latents_around_it_do():
 def test_what_latents_read_and_write_is_learned():
     model = make_model("jit", "latent-array")
     parameters = list(model.trainable_parameters().values())
-    optimiser = torch.optim.AdamW(parameters, lr=1e-3)
+    optimiser = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.0)  # so that only gradients move them
     objective = ElasticObjective(model, 8)
     draws = draw((3, 32, 32), 0, 0, range(2), DrawSettings(drop=0.0))
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)) * 2 - 1

@@ -103,6 +103,9 @@ def test_what_is_compiled_is_training_and_scoring_but_not_timing(tmp_path):
         ({"rows": [ROWS[1] | {"colour": "red"}]}, "colour"),
         ({"rows": [{"name": "x"}]}, "title"),
         ({"bugdets": [8]}, "bugdets"),
+        ({"rows": ["ours"]}, "each an object"),
+        ({"time_batch": 0}, "time_batch"),
+        ({"passes": "many"}, "many"),
     ],
 )
 def test_a_study_that_makes_no_sense_is_refused(tmp_path, changes, said):
@@ -265,14 +268,14 @@ def test_the_first_row_is_paired_with_every_other_at_the_same_budget(finished):
     assert not any("loss_lead" in row for row in values["rows"] if row["name"] == "ours")
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in leads(values).splitlines()]
     assert lines[0][2:] == ["R = 8", "R = 16"]
-    assert [line[:2] for line in lines[2:]] == [
-        ["raster", "loss"],
-        ["token skip", "right pictures, points"],
-        ["token skip", "loss"],
-    ]
+    assert [line[:2] for line in lines[2:]] == [["raster", "loss"]]  # token skip spends what it spends
+    assert lines[2][2].startswith("-0.1250 (")
+    for row in values["rows"]:
+        row["elastic"] = True
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in leads(values).splitlines()]
+    assert [line[:2] for line in lines[3:]] == [["token skip", "right pictures, points"], ["token skip", "loss"]]
     assert lines[3][2] == ""
     assert lines[3][3].startswith("-25.0 (")
-    assert lines[2][2].startswith("-0.1250 (")
 
 
 def test_a_seed_that_is_not_done_yet_is_not_waited_for(finished):
@@ -282,6 +285,13 @@ def test_a_seed_that_is_not_done_yet_is_not_waited_for(finished):
     ours = next(row for row in collect(study, folder)["rows"] if (row["name"], row["budget"]) == ("ours", 16))
     assert (ours["seeds"], ours["overall"]) == (1, pytest.approx(0.5))
     assert ours["loss_by_seed"] == pytest.approx([0.125])
+
+
+def test_losses_that_are_gone_are_named(finished):
+    study, folder = finished
+    (folder / "losses" / "raster-0.json").write_text("{")
+    with refused("raster-0.json", "loss-raster-0"):
+        collect(study, folder)
 
 
 def test_a_row_of_which_nothing_is_done_is_left_out(finished):
@@ -337,7 +347,8 @@ def test_the_figures_are_drawn_and_nothing_is_drawn_of_nothing(finished):
     }
     assert {path.suffix for path in drawn} == {".png", ".svg"}
     assert all(path.stat().st_size > 2000 for path in drawn)
-    assert draw_figures({"dense": [], "rows": []}, folder / "empty") == []
+    assert draw_figures({"dense": [], "rows": []}, folder / "figures") == []
+    assert list((folder / "figures").iterdir()) == []  # nor is anything left of what is no more
 
 
 # The whole of it.

@@ -25,7 +25,6 @@ from rti.budget import Budget, resolve_budget
 from rti.errors import InputError
 from rti.flow import time_grid
 from rti.images import save_image
-from rti.int8 import quantise
 from rti.picture_folder import (
     MANIFEST,
     PROMPTS,
@@ -138,8 +137,7 @@ class Generation:
         if self.begun:
             self._begin()  # what a kill left unwritten of it
         with (
-            self.pipe.drawing(dense=self.budget is None) as pipe,
-            quantise(pipe.backbone) if self.settings.int8 else nullcontext(),
+            self.pipe.drawing(self.budget is None, self.settings.int8) as pipe,
             self._bar(total, total - todo, shard, progress) as bar,
         ):
             for some, wanted in zip(share, missing, strict=True):

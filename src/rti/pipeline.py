@@ -21,6 +21,7 @@ from rti.core import ElasticModel
 from rti.errors import InputError
 from rti.flow import draw_noise, interpolate, time_grid
 from rti.images import fit, to_pil, to_tensor
+from rti.int8 import quantise
 from rti.sampling import sample
 from rti.text import TextEncoder, load_text_encoder, text_encoder_of
 
@@ -103,11 +104,17 @@ class Pipeline:
         return self
 
     @contextmanager
-    def drawing(self, dense: bool = False) -> Iterator[Pipeline]:
+    def drawing(self, dense: bool = False, int8: bool = False) -> Iterator[Pipeline]:
         """A pipeline ready for many pictures: the frozen backbone alone, or the model with its LoRA folded in.
 
-        Afterwards the model is as it was: one in training goes on training.
+        With `int8` its linear layers run in int8, see rti.int8. Afterwards the model is as it was: one in training goes
+        on training.
         """
+        with self._folded(dense) as ready, quantise(ready.backbone) if int8 else nullcontext():
+            yield ready
+
+    @contextmanager
+    def _folded(self, dense: bool) -> Iterator[Pipeline]:
         model = self.elastic
         if model is not None and dense:
             if self.backbone.conditioned_on == "text":

@@ -11,7 +11,7 @@ from rti.cli.models import DEVICE_HELP, DTYPE_HELP, GUIDANCE_BUDGET_HELP, MODEL_
 from rti.cli.output import show_json, show_table, span
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
-from rti.shipped import SHIPPED
+from rti.shipped import shipped
 
 if TYPE_CHECKING:
     from rti.backbones import Backbone
@@ -31,7 +31,7 @@ def bench(
         None, help="Untrained reductions to time, also in place of an adapter that ships. Default: region."
     ),
     setting: list[str] = typer.Option(None, "--set", help="A reduction's setting, such as --set cuts=merge."),
-    core: str = typer.Option(None, help="With --reductions: first and last block of the core. Default: the paper's."),
+    core: str = typer.Option(None, help="Without an adapter: first and last block of the core. Default: the preset's."),
     init: str = typer.Option(None, help="'random': random weights instead of a checkpoint; times do not mind."),
     batch: int = typer.Option(1, help="Pictures at a time; guidance doubles them."),
     steps: int = typer.Option(None, help="Time whole pictures of so many steps. Default: one guided forward pass."),
@@ -143,7 +143,7 @@ def _load(
     from rti.training.settings import parse_arguments
 
     pipe = load_pipeline(model, adapter, dtype, device, **({"init": init} if init else {}))
-    ships = adapter is None and pipe.elastic is not None and model in SHIPPED
+    ships = adapter is None and pipe.elastic is not None and shipped(model) is not None
     if ships and reductions:  # its own adapter is not what was asked for
         core = core or pipe.elastic.config.core
         pipe.model = pipe.elastic.detach()

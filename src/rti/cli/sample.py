@@ -73,7 +73,6 @@ def sample(
         raise InputError("nothing to draw: give prompts, or --labels for a class-conditional model")
 
     import time
-    from contextlib import nullcontext
 
     import torch
 
@@ -82,7 +81,6 @@ def sample(
     from rti.config import RegionConfig
     from rti.core import ElasticModel, attach
     from rti.images import check_output, contact_sheet, draw_regions, enlarge, save_image
-    from rti.int8 import quantise
     from rti.presets import find_preset
 
     check_output(output)
@@ -111,7 +109,7 @@ def sample(
 
     pictures, seconds = {}, {}
     for row in rows:
-        with pipe.drawing(dense=row is None) as drawing, quantise(drawing.backbone) if int8 else nullcontext():
+        with pipe.drawing(row is None, int8) as drawing:
             started = time.perf_counter()
             result = drawing(
                 **subjects,

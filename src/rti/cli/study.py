@@ -35,7 +35,7 @@ def study(
 
     from rti.study import plan as planning
     from rti.study.figures import draw_figures
-    from rti.study.report import collect, leads, save, table, times
+    from rti.study.report import collect, save
     from rti.study.run import result_of, run_jobs
 
     whole = planning.read_study(plan)
@@ -57,8 +57,6 @@ def study(
     failed = [] if report else run_jobs(output, jobs, workers)
     values = collect(whole, output)
     path = save(output, values)
-    for name, text in (("table", table(values)), ("leads", leads(values)), ("times", times(values))):
-        (output / f"{name}.md").write_text(text, encoding="utf-8")
     figures = draw_figures(values, output)
     print(f"{path}: {values['done']} of {values['jobs']} jobs; tables (*.md) and {len(figures)} figures beside it")
     if json:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,7 +24,6 @@ from rti.evaluation.earlier import Earlier
 from rti.evaluation.unfinished import Unfinished
 from rti.flow import time_grid
 from rti.generation import weights_of
-from rti.int8 import quantise
 from rti.pipeline import Pipeline
 from rti.text import TextEncoder
 
@@ -105,8 +104,7 @@ def evaluate_scenes(
         "rti": __version__,
     }
     with tqdm(total=images * len(wanted), unit="picture", disable=not progress) as bar:
-        # Dense first: the LoRA is folded in only after it.
-        for budget in sorted(wanted, key=lambda budget: budget is not None):
+        for budget in wanted:
             bar.set_description("dense" if budget is None else f"R = {budget}")
             beside = {
                 "guidance_budget": None if budget is None else guidance_budget,
@@ -156,10 +154,13 @@ def _compare(result: SceneResult, dense: SceneResult | None) -> SceneResult:
 @contextmanager
 def _drawing(pipe: Pipeline, budget: int | None, int8: bool) -> Iterator[tuple[Pipeline, str]]:
     """The pipeline that draws at a budget, and which model it is."""
-    with pipe.drawing(dense=budget is None) as drawing:
-        which = _which(drawing)
-        with quantise(drawing.backbone) if int8 else nullcontext():
-            yield drawing, which
+    if budget is None:
+        with pipe.drawing(dense=True) as alone:
+            which = _which(alone)
+    else:
+        which = _which(pipe)  # before the LoRA is folded in, which it would have to undo
+    with pipe.drawing(budget is None, int8) as drawing:
+        yield drawing, which
 
 
 def _which(pipe: Pipeline) -> str:

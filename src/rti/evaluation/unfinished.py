@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import time
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,15 @@ class Unfinished:
     """A folder inside the output, with a file for each batch that was drawn; without an output nothing is kept."""
 
     def __init__(self, output: Path | None = None):
-        self.folder = None if output is None else output / "unfinished"
+        self.folder = None if output is None else output / ".unfinished"
+        self.used: list[Path] = []  # read or written by this evaluation
 
     def pictures(
         self, how: dict[str, Any], subjects: Sequence[Any], draw: Callable[[], torch.Tensor]
     ) -> tuple[torch.Tensor, float]:
         """The pictures of these subjects, drawn in just this way before, or drawn now and kept; and the seconds."""
         path = self._path(how, subjects)
+        self.used += [] if path is None else [path]
         before = None if path is None else _read(path)
         if before is not None:
             return before
@@ -40,9 +42,12 @@ class Unfinished:
         return drawn, seconds
 
     def clear(self) -> None:
-        """The results are written: what led to them is not needed any more."""
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        """The results are written: what led to them is not needed any more. What another command keeps there stays."""
+        with suppress(OSError):
+            for path in self.used:
+                path.unlink(missing_ok=True)
+            if self.folder is not None:
+                self.folder.rmdir()
 
     def _path(self, how: dict[str, Any], subjects: Sequence[Any]) -> Path | None:
         if self.folder is None:
@@ -55,7 +60,7 @@ def _read(path: Path) -> tuple[torch.Tensor, float] | None:
     try:
         with np.load(path, allow_pickle=False) as kept:
             return torch.from_numpy(kept["pictures"]), float(kept["seconds"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile):
         return None  # not there, or torn: it is drawn again
 
 
@@ -67,4 +72,6 @@ def _write(path: Path, pictures: torch.Tensor, seconds: float) -> None:
             np.savez(file, pictures=pictures.numpy(), seconds=seconds)
         os.replace(part, path)
     except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -137,5 +136,5 @@ def spread_out(height: int, width: int) -> torch.Tensor:
     curve, its middle, its quarters, its eighths, ..."""
     patches = height * width
     bits = (patches - 1).bit_length()
-    places = np.array([int(f"{number:0{bits}b}"[::-1], 2) for number in range(2**bits)])
-    return torch.from_numpy(hilbert_order(height, width)[places[places < patches]])
+    places = [int(f"{number:0{bits}b}"[::-1], 2) * patches >> bits for number in range(2**bits)]
+    return torch.from_numpy(hilbert_order(height, width)[list(dict.fromkeys(places))])

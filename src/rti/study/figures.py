@@ -20,6 +20,9 @@ def draw_figures(values: dict[str, Any], folder: Path) -> list[Path]:
         one = draw(values)
         if one is not None:
             drawn += save_both(one.figure, folder / f"{name}.png")
+            continue
+        for ending in (".png", ".svg"):  # of results that are no more
+            (folder / name).with_suffix(ending).unlink(missing_ok=True)
     return drawn
 
 

@@ -63,6 +63,10 @@ class Study:
         twice = sorted({name for name in names if names.count(name) > 1} | ({"dense"} & set(names)))
         if not names or twice:
             raise InputError(f"row names must be there and differ, and none is 'dense'; got {', '.join(names)}")
+        for name in ("sample_steps", "dense_images", "loss_examples", "passes", "time_batch"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} of a study must be a whole number of at least 1, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -88,8 +92,9 @@ def read_study(path: Path) -> Study:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     except ValueError as error:
         raise InputError(f"{path} is not JSON: {error}") from None
-    if not isinstance(values, dict) or not isinstance(values.get("rows"), list) or "model" not in values:
-        raise InputError(f"{path} is no study; expected an object with model and rows")
+    rows = values.get("rows") if isinstance(values, dict) and "model" in values else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"{path} is no study; expected an object with model and rows, each an object")
     rows = tuple(_make(Row, row, f"row {row.get('name')!r} of {path}") for row in values["rows"])
     return _make(Study, values | {"rows": rows}, str(path))
 

@@ -39,14 +39,17 @@ def collect(study: Study, folder: Path) -> dict[str, Any]:
 
 
 def save(folder: Path, values: dict[str, Any]) -> Path:
-    path = folder / "results.json"
-    part = path.with_suffix(".part")
-    try:
-        part.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-    return path
+    """Write results.json, and the tables beside it."""
+    texts = {"results.json": json.dumps(values, indent=1) + "\n", "table.md": table(values)}
+    texts |= {"leads.md": leads(values), "times.md": times(values)}
+    for name, text in texts.items():
+        part = folder / f"{name}.part"
+        try:
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, folder / name)
+        except OSError as error:
+            raise InputError(f"cannot write {folder / name}: {error.strerror or error}") from None
+    return folder / "results.json"
 
 
 def _dense(study: Study, folder: Path, jobs: dict[str, Job]) -> list[dict[str, Any]]:
@@ -86,10 +89,10 @@ def _behind(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: 
     first, found = study.rows[0], {}
     if row is first or budget not in budgets_of(study, first):
         return found
-    (theirs, _), (own, _) = (_pictures(study, folder, jobs, one, budget) for one in (first, row))
-    if theirs is not None and own is not None:
-        count = min(len(theirs[0]), len(own[0]))
-        _, _, lead, interval = stratified_summary(theirs[0][:count] - own[0][:count], own[1][:count])
+    (ours, _), (other, _) = (_pictures(study, folder, jobs, one, budget) for one in (first, row))
+    if ours is not None and other is not None:
+        count = min(len(ours[0]), len(other[0]))
+        _, _, lead, interval = stratified_summary(ours[0][:count] - other[0][:count], other[1][:count])
         found |= {"lead": lead, "lead_interval": list(interval), "lead_images": count}
     above, below = (_changes(folder, jobs, one, budget)[0] for one in (row, first))
     if above and below:
@@ -149,9 +152,14 @@ def _changes(folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> tuple
         name = f"loss-{row.name}-{seed}"
         if result_of(folder, jobs[name]) is None:
             continue
-        kept = json.loads((folder / "losses" / f"{row.name}-{seed}.json").read_text(encoding="utf-8"))
-        times = np.array(kept["times"])
-        changes.append(np.array(kept["losses"][str(budget)]) - np.array(kept["losses"]["dense"]))
+        path = folder / "losses" / f"{row.name}-{seed}.json"
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            times, losses = np.array(kept["times"]), kept["losses"]
+            changes.append(np.array(losses[str(budget)]) - np.array(losses["dense"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            again = folder / "jobs" / f"{name}.json"
+            raise InputError(f"{path} is missing or damaged; delete {again} to measure again") from None
     return changes, times
 
 
@@ -210,13 +218,16 @@ def _budget(row: dict[str, Any]) -> str:
 
 
 def leads(values: dict[str, Any]) -> str:
-    """Markdown: by how much ours, the study's first row, leads each other one at each trained budget, paired."""
-    rows = [row for row in values["rows"] if row["seen"]]
+    """Markdown: by how much ours, the study's first row, leads each other one at each trained budget, paired.
+
+    Only rows that spend what ours spends there: methods without a budget and other cores are in the table alone.
+    """
+    rows = [row for row in values["rows"] if row["seen"] and _spends_its_budget(row)]
     budgets = sorted({row["budget"] for row in rows})
     head = [f"R = {budget}" for budget in budgets]
     lines = [["ours is better than", "in", *head], ["---"] * (len(head) + 2)]
-    for title in dict.fromkeys(row["title"] for row in rows):
-        by_budget = {row["budget"]: row for row in rows if row["title"] == title}
+    for method, title in {row["name"]: row["title"] for row in rows}.items():
+        by_budget = {row["budget"]: row for row in rows if row["name"] == method}
         for field, name, scale, digits in (("lead", "right pictures, points", 100, 1), ("loss_lead", "loss", 1, 4)):
             some = [by_budget.get(budget, {}) for budget in budgets]
             cells = [_points(one.get(field), one.get(f"{field}_interval"), scale, digits) for one in some]
