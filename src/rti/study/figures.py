@@ -6,11 +6,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rti.plots import COLOURS, MARKERS, axes, save_both
+from rti.plots import COLOURS, GREY, MARKERS, axes, save_both
 from rti.study.report import TIME_EDGES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+LINES = (*COLOURS, "#7A5C3E", "#999999")  # a study has more rows than other figures have lines
 
 
 def draw_figures(values: dict[str, Any], folder: Path) -> list[Path]:
@@ -35,53 +37,64 @@ def _by_name(values: dict[str, Any], field: str, groups: tuple[str, ...]) -> dic
     return found
 
 
-def _styles() -> list[tuple[str, str]]:
-    return [(COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]) for number in range(48)]
+def _styles(values: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Colour and marker of every method, by title, the same in all figures; variants are drawn beside ours alone."""
+    main = dict.fromkeys(row["title"] for row in values["rows"] if row["group"] == "main")
+    variants = dict.fromkeys(row["title"] for row in values["rows"] if row["group"] != "main")
+    numbered = [*enumerate(main), *enumerate(variants, start=1)]
+    return {title: (LINES[number % len(LINES)], MARKERS[number % len(MARKERS)]) for number, title in numbered}
 
 
-def _accuracy_line(one: Axes, x: list[float], rows: list[dict[str, Any]], style: tuple[str, str], title: str) -> None:
-    y = [100 * row["overall"] for row in rows]
-    spread = [[100 * (row["overall"] - row["interval"][0]) for row in rows]]
-    spread.append([100 * (row["interval"][1] - row["overall"]) for row in rows])
+def _line(
+    one: Axes,
+    x: list[float],
+    rows: list[dict[str, Any]],
+    style: tuple[str, str],
+    title: str,
+    fields: tuple[str, str] = ("overall", "interval"),
+) -> None:
+    """Accuracy, or its difference to dense, in percent, with its interval."""
+    value, edges = fields
+    y = [100 * row[value] for row in rows]
+    spread = [[abs(100 * (row[edges][end] - row[value])) for row in rows] for end in (0, 1)]
     colour, marker = style
     one.errorbar(x, y, spread, color=colour, marker=marker, capsize=2, linewidth=1.4, label=title)
 
 
-def _dense_line(one: Axes, values: dict[str, Any]) -> None:
-    if values["dense"]:
-        dense = values["dense"][0]
-        one.axhline(100 * dense["overall"], color="#444444", linewidth=1, label="dense")
-        one.axhspan(*(100 * edge for edge in dense["interval"]), color="#444444", alpha=0.1, linewidth=0)
+PAIRED = ("difference", "difference_interval")
+
+
+def _against_dense(one: Axes) -> None:
+    """Rows have as many prompts as each needs, so what can be compared is the difference to dense on the same."""
+    one.axhline(0, color=GREY, linewidth=1, label="dense")
+    one.set_ylabel("right pictures minus dense, points")
+    one.legend(frameon=False, fontsize=8)
 
 
 def quality_against_speed(values: dict[str, Any]) -> Axes | None:
-    rows = [row for row in values["rows"] if "overall" in row and "speedup" in row and row["group"] == "main"]
-    if not rows:
+    found = _by_name(values, "difference", ("main",))
+    found = {title: [row for row in rows if "speedup" in row] for title, rows in found.items()}
+    if not any(found.values()):
         return None
     one = axes(7, 4.4)
-    _dense_line(one, values)
-    for style, title in zip(_styles(), dict.fromkeys(row["title"] for row in rows), strict=False):
-        some = sorted((row for row in rows if row["title"] == title), key=lambda row: row["budget"])
-        _accuracy_line(one, [row["speedup"] for row in some], some, style, title)
+    for title, rows in found.items():
+        _line(one, [row["speedup"] for row in rows], rows, _styles(values)[title], title, PAIRED)
     one.set_xlabel("measured speed-up of a guided forward pass")
-    one.set_ylabel("right pictures, %")
     one.set_title("Quality against speed; bars are 95 % intervals")
-    one.legend(frameon=False, fontsize=8)
+    _against_dense(one)
     return one
 
 
 def quality_against_budget(values: dict[str, Any]) -> Axes | None:
-    found = {title: rows for title, rows in _by_name(values, "overall", ("main",)).items() if len(rows) > 1}
+    found = {title: rows for title, rows in _by_name(values, "difference", ("main",)).items() if len(rows) > 1}
     if not found:
         return None
     one = axes(7, 4.4)
-    _dense_line(one, values)
-    for style, (title, rows) in zip(_styles(), found.items(), strict=False):
-        _accuracy_line(one, [row["budget"] for row in rows], rows, style, title)
+    for title, rows in found.items():
+        _line(one, [row["budget"] for row in rows], rows, _styles(values)[title], title, PAIRED)
     _budget_axis(one, sorted({row["budget"] for rows in found.values() for row in rows}))
-    one.set_ylabel("right pictures, %")
     one.set_title("Quality at each budget; bars are 95 % intervals")
-    one.legend(frameon=False, fontsize=8)
+    _against_dense(one)
     return one
 
 
@@ -95,7 +108,8 @@ def elastic(values: dict[str, Any]) -> Axes | None:
     if not found:
         return None
     one = axes(7, 4.4)
-    for (colour, marker), (title, rows) in zip(_styles(), found.items(), strict=False):
+    for title, rows in found.items():
+        colour, marker = _styles(values)[title]
         one.plot([r["budget"] for r in rows], [r["loss_difference"] for r in rows], color=colour, label=title)
         for seen, face in ((True, colour), (False, "white")):
             some = [row for row in rows if row["seen"] == seen]
@@ -124,7 +138,8 @@ def _loss_bars(values: dict[str, Any], groups: tuple[str, ...], title: str) -> A
         return None
     found = {first[0]: first[1]} | found
     one = axes(7, 4.4)
-    for (colour, marker), (name, rows) in zip(_styles(), found.items(), strict=False):
+    for name, rows in found.items():
+        colour, marker = _styles(values)[name]
         rows = [row for row in rows if row["seen"]]
         low = [row["loss_difference"] - row["loss_interval"][0] for row in rows]
         high = [row["loss_interval"][1] - row["loss_difference"] for row in rows]
@@ -155,10 +170,11 @@ def loss_by_time(values: dict[str, Any]) -> Axes | None:
     one = axes(7, 4.4)
     middles = [(low + high) / 2 for low, high in pairwise(TIME_EDGES)]
     some = [row for row in rows if row["budget"] == budget]
-    for (colour, marker), row in zip(_styles(), some, strict=False):
+    for row in some:
+        colour, marker = _styles(values)[row["title"]]
         points = [(t, loss) for t, loss in zip(middles, row["loss_by_time"], strict=True) if loss is not None]
         one.plot(*zip(*points, strict=True), color=colour, marker=marker, label=row["title"])
-    one.axhline(0, color="#444444", linewidth=1)
+    one.axhline(0, color=GREY, linewidth=1)
     one.set_xlabel("time t, from noise (0) to picture (1)")
     one.set_ylabel("validation loss minus dense")
     one.set_title(f"At which time each rule wins, R = {budget}")
@@ -173,11 +189,11 @@ def steps_or_tokens(values: dict[str, Any]) -> Axes | None:
         return None
     one = axes(7, 4.4)
     dense = sorted(values["dense"], key=lambda row: row["steps"])
-    _accuracy_line(one, [row["steps"] for row in dense], dense, ("#444444", "o"), "dense")
-    for style, row in zip(_styles(), rows, strict=False):
+    _line(one, [row["steps"] for row in dense], dense, (GREY, "o"), "dense")
+    for row in rows:
         several = sorted(row["by_steps"], key=lambda some: some["steps"])
         cost = [some["steps"] / row["speedup"] for some in several]
-        _accuracy_line(one, cost, several, style, f"{row['title']}, R = {row['budget']}")
+        _line(one, cost, several, _styles(values)[row["title"]], f"{row['title']}, R = {row['budget']}")
     one.set_xscale("log", base=2)
     ticks = [row["steps"] for row in dense]
     one.set_xticks(ticks, [str(steps) for steps in ticks])
