@@ -180,6 +180,22 @@ def test_what_is_gone_is_made_again_only_if_something_needs_it(tmp_path):
     assert written() > before
 
 
+def test_what_is_made_again_and_interrupted_is_not_taken_for_done(tmp_path, monkeypatch):
+    """An interrupted training leaves an adapter, of the step it had come to."""
+    jobs = [replace(info("a"), makes=tmp_path / "adapter"), info("b", "a")]
+    run_jobs(tmp_path, jobs)
+    (tmp_path / "jobs" / "b.json").unlink()
+    half = f"import os, sys; os.mkdir({str(tmp_path / 'adapter')!r}); print('{{}}'); sys.exit(1)"
+    start = subprocess.Popen
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", lambda command, **rest: start([sys.executable, "-c", half], **rest))
+        assert run_jobs(tmp_path, jobs) == ["a", "b"]
+    assert (tmp_path / "adapter").exists()
+    assert result_of(tmp_path, jobs[0]) is None
+    assert run_jobs(tmp_path, jobs) == []
+    assert result_of(tmp_path, jobs[0])["model"] == "jit-b16"
+
+
 def test_a_result_of_another_command_is_refused(tmp_path):
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "a.json").write_text(json.dumps({"command": ["info", "x"], "result": {}}))

@@ -94,6 +94,8 @@ def _startable(waiting: list[Job], running: dict, open_names: set[str], workers:
 
 
 def _start(folder: Path, job: Job, workers: int) -> subprocess.Popen:
+    # One that is done again is not done until it ends: interrupted, it leaves half a product behind.
+    (folder / "jobs" / f"{job.name}.json").unlink(missing_ok=True)
     cores = os.cpu_count() or 1
     threads = cores if job.alone else max(1, cores // workers)
     with open(folder / "logs" / f"{job.name}.txt", "ab") as log:
