@@ -93,6 +93,7 @@ class Backbone(nn.Module):
     patch_size: int
     channels: int
     grid: tuple[int, int]  # rows and columns of patches
+    patch_phasors: nn.Module  # called, the rotary position of each patch, (1, N, P): [cos | sin], float32
     flow: FlowSettings
 
     source: dict[str, Any] | None = None  # how to load it again, set by the loader

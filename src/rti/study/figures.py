@@ -73,8 +73,8 @@ def _against_dense(one: Axes) -> None:
 
 def quality_against_speed(values: dict[str, Any]) -> Axes | None:
     found = _by_name(values, "difference", ("main",))
-    found = {title: [row for row in rows if "speedup" in row] for title, rows in found.items()}
-    if not any(found.values()):
+    found = {title: some for title, rows in found.items() if (some := [row for row in rows if "speedup" in row])}
+    if not found:
         return None
     one = axes(7, 4.4)
     for title, rows in found.items():
