@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import torch
 from rti import shipped
 from rti.images import draw_regions, enlarge
 from rti.pipeline import Pipeline
-from rti.web.studio import LONGEST_PROMPT, Request, Stopped, Studio
+from rti.web.line import Line, Stopped
+from rti.web.studio import LONGEST_PROMPT, Request, Studio
 from rti.web.study import read_results, study_curves
 from test_probes import make_pipe
 from test_shipped import made as made  # the fixture
@@ -77,8 +79,7 @@ def test_a_visitor_who_leaves_stops_the_run(studio):
     frames = studio.draw(Request(PROMPT, steps=100, budget=10), threading.Event())
     next(frames)
     frames.close()
-    assert studio._turn.acquire(timeout=5)
-    studio._turn.release()
+    assert len(studio.line) == 0
 
 
 def test_a_stop_before_the_turn_begins_draws_nothing(studio):
@@ -86,6 +87,52 @@ def test_a_stop_before_the_turn_begins_draws_nothing(studio):
     stop.set()
     with pytest.raises(Stopped):
         list(studio.draw(Request(PROMPT, budget=10), stop))
+
+
+def test_who_waits_is_told_so_and_who_is_stopped_leaves_the_line(studio):
+    somebody, stop = threading.Event(), threading.Event()
+    with studio.line.turn(somebody, tell=lambda before: None):
+        frames = studio.draw(Request(PROMPT, steps=1, budget=10), stop)
+        assert next(frames).message == "Waiting: 1 picture before yours."
+        stop.set()
+        with pytest.raises(Stopped):
+            next(frames)
+        assert len(studio.line) == 1
+    assert len(studio.line) == 0
+
+
+def test_the_line_is_first_come_first_served():
+    line, order, gate = Line(4), [], threading.Event()
+
+    def visit(number: int) -> None:
+        with line.turn(threading.Event(), tell=lambda before: order.append((number, before))):
+            order.append(number)
+            gate.wait(5)
+
+    visitors = []
+    for number in range(3):
+        visitors.append(threading.Thread(target=visit, args=(number,)))
+        visitors[-1].start()
+        while not any(seen in (number, (number, number)) for seen in order):
+            time.sleep(0.001)
+    gate.set()
+    for visitor in visitors:
+        visitor.join()
+    assert [seen for seen in order if isinstance(seen, int)] == [0, 1, 2]
+    assert order[:3] == [0, (1, 1), (2, 2)]
+    assert len(line) == 0
+
+
+def test_a_full_line_sends_the_next_visitor_away_in_a_sentence():
+    line = Line(1)
+    with (
+        line.turn(threading.Event(), tell=lambda before: None),
+        refused("come back in a moment"),
+        line.turn(threading.Event(), tell=lambda before: None),
+    ):
+        pass
+    with line.turn(threading.Event(), tell=lambda before: None):
+        assert len(line) == 1
 
 
 @pytest.mark.parametrize(

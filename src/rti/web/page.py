@@ -13,7 +13,8 @@ from rti.errors import InputError
 from rti.images import draw_regions
 from rti.photograph import cut_photograph, load_photograph
 from rti.study.report import table
-from rti.web.studio import MOST_STEPS, Frame, Request, Stopped, Studio
+from rti.web.line import Stopped
+from rti.web.studio import LONGEST_LINE, MOST_STEPS, Frame, Request, Studio
 from rti.web.study import NOTHING, read_results, study_curves
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
@@ -29,7 +30,6 @@ STUDY = (
     "Token reductions under the same conditions, on the world of scenes: the same frozen backbone, data, training "
     "steps, prompts and noise; only the rule differs."
 )
-WAITING = 64  # visitors in the queue; the next one is told to come back
 CSS = """
 .gradio-container {max-width: 1100px !important; margin: auto}
 #numbers {min-height: 5em}
@@ -54,7 +54,7 @@ def build_page(studio: Studio, study: Path | None = None) -> gradio.Blocks:
             _photograph_tab()
         with gradio.Tab("Study"):
             _study_tab(study)
-    return page.queue(max_size=WAITING, default_concurrency_limit=1)
+    return page.queue(max_size=64, default_concurrency_limit=1)
 
 
 def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
@@ -138,10 +138,19 @@ def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
 
     inputs = [subject, seed, steps, guidance, budget, text_budget, show]
     outputs = [dense, region, status, numbers, both]
-    drawing = go.click(generate, inputs, outputs, api_name="generate", show_progress="minimal", show_progress_on=status)
-    # A run that has begun is told to stop; one that still waits for its turn is taken out of the queue.
+    # The studio's line, not Gradio's queue: Gradio's cancel can come late, and then takes a visitor's next run.
+    go.click(
+        generate,
+        inputs,
+        outputs,
+        api_name="generate",
+        concurrency_limit=None,
+        trigger_mode="always_last",  # a click right after Stop counts, though the stopped run may still end its step
+        show_progress="minimal",
+        show_progress_on=status,
+    )
     hidden = dict(show_progress="hidden", api_visibility="private")
-    stop.click(halt, None, status, queue=False, cancels=[drawing], **hidden)
+    stop.click(halt, None, status, queue=False, **hidden)
     show.change(lambda show, both: both[1] if show and both[1] is not None else both[0], [show, both], region, **hidden)
     page.unload(leave)  # nobody looks any more
 
@@ -268,6 +277,7 @@ def launch(page: gradio.Blocks, host: str | None = "127.0.0.1", port: int | None
             show_error=False,
             footer_links=[],
             max_file_size="30mb",
+            max_threads=LONGEST_LINE + 32,  # who waits in line holds one
             theme=theme,
             css=CSS,
             app_kwargs={"middleware": [Middleware(_Policy)]},

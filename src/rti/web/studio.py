@@ -17,10 +17,12 @@ from rti.errors import InputError
 from rti.images import draw_regions, enlarge, to_pil
 from rti.pipeline import Pipeline
 from rti.probes.trajectory import RegionsHook
+from rti.web.line import Line, Stopped
 
 LONGEST_PROMPT = 1000  # characters
 MOST_STEPS = 200
 SHOWN = 512  # small pictures are enlarged to this
+LONGEST_LINE = 32  # runs, the one under way among them; the next visitor is told to come back
 PREVIEW_SECONDS = 0.15  # between two previews: more often than that nobody sees
 
 
@@ -52,10 +54,6 @@ class Frame:
         return self.dense_seconds / self.region_seconds if self.dense_seconds and self.region_seconds else None
 
 
-class Stopped(Exception):
-    """Raised inside a run that was asked to stop."""
-
-
 class Studio:
     """One model for all visitors, one run at a time."""
 
@@ -64,7 +62,7 @@ class Studio:
             raise InputError("the page compares a budget with dense, and this model has no adapter; give --adapter")
         self.pipe, self.backbone, self.elastic = pipe, pipe.backbone, pipe.elastic
         self.by_label = self.backbone.conditioned_on != "text"
-        self._turn = threading.Lock()
+        self.line = Line(LONGEST_LINE)
 
     @property
     def text_tokens(self) -> int | None:
@@ -112,8 +110,11 @@ class Studio:
             worker.join()
 
     def _work(self, request: Request, stop: threading.Event, frames: queue.Queue) -> None:
+        def tell(before: int) -> None:
+            frames.put(Frame(f"Waiting: {before} {'picture' if before == 1 else 'pictures'} before yours."))
+
         try:
-            with self._turn:
+            with self.line.turn(stop, tell):
                 self._both(request, stop, frames)
         except Exception as error:  # told to the visitor, whatever it is
             frames.put(error)
@@ -121,8 +122,6 @@ class Studio:
             frames.put(None)
 
     def _both(self, request: Request, stop: threading.Event, frames: queue.Queue) -> None:
-        if stop.is_set():
-            raise Stopped
         self.elastic.unmerge()  # before the clock starts: dense has no LoRA
         dense, _, dense_seconds = self._one(request, None, stop, frames, None)
         self.elastic.merge()
