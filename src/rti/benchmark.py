@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+import random
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -138,7 +139,7 @@ def run_benchmark(
     timed = models if plain is None else models | {PLAIN.model: plain}
     gemm = _measure(run, dense, timed, rows, passes, warmup, progress)
     for row in rows:
-        model = timed.get(row.setting.model, dense)
+        model = _model(row.setting, dense, timed)
         with _attention(row.setting), PeakMemory(dense.device) as peak:
             run(model, row.setting)
         row.memory = peak.gigabytes
@@ -152,6 +153,11 @@ def run_benchmark(
     return Benchmark(rows, batch, calls[0] / calls[1], gemm)
 
 
+def _model(setting: Setting, dense: Backbone, models: dict[str, Any]) -> Any:
+    """The model of a row. Without a budget it is a backbone, even beside a reduction called dense."""
+    return dense if setting == Setting() else models.get(setting.model, dense)
+
+
 def _measure(
     run: Run, dense: Backbone, models: dict[str, Any], rows: list[Row], passes: int, warmup: int, show: bool
 ) -> float:
@@ -161,8 +167,8 @@ def _measure(
     rates, turns = [], warmup + passes
     with tqdm(total=turns * len(rows), desc="measuring", unit="run", disable=not show) as bar:
         for turn in range(turns):
-            for row in rows:
-                model = models.get(row.setting.model, dense)
+            for row in random.Random(turn).sample(rows, len(rows)):  # no row always comes after the same one
+                model = _model(row.setting, dense, models)
                 with _attention(row.setting):
                     seconds = _time(lambda model=model, row=row: run(model, row.setting), dense.device)
                 if turn >= warmup:
@@ -230,7 +236,8 @@ class _Counter:
 
 def _count(run: Run, dense: Backbone, models: dict[str, ElasticModel], setting: Setting) -> _Counter:
     """What one run of a setting would compute. Nothing but counting is done."""
-    counter = _Counter(dense, models.get(setting.model), setting.text_budget)
+    model = _model(setting, dense, models)
+    counter = _Counter(dense, None if model is dense else model, setting.text_budget)
     run(counter, setting)
     counter.flops, counter.calls = 0.0, 0  # a first run may do more, once
     run(counter, setting)
