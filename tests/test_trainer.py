@@ -287,8 +287,15 @@ def test_a_precision_the_machine_does_not_have_is_refused(tmp_path):
     AcceleratorState._reset_state(True)
 
 
-def _no_space() -> None:
-    raise OSError("No space left on device")
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="of a run on a CPU")
+@pytest.mark.parametrize(("supported", "lines"), [(True, 0), (False, 1)])
+def test_a_precision_that_the_cpu_only_emulates_is_warned_of(tmp_path, monkeypatch, capsys, supported, lines):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+    AcceleratorState._reset_state(True)
+    make_trainer(tmp_path / "run", mixed_precision="bf16")
+    AcceleratorState._reset_state(True)
+    assert capsys.readouterr().err.count("rti: warning: this CPU has no units for bfloat16") == lines
 
 
 def _full(*_) -> None:

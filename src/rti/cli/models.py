@@ -68,25 +68,17 @@ def load_pipeline(
     import torch
 
     from rti.pipeline import Pipeline
+    from rti.precision import emulated_warning, is_emulated
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cpu" and _is_emulated(dtype):
-        warnings.warn(f"this CPU has no units for {dtype} and emulates it, much slower than float32", stacklevel=2)
+    if device == "cpu" and is_emulated(dtype):
+        warnings.warn(emulated_warning(dtype), stacklevel=2)
     options |= {"torch_dtype": getattr(torch, dtype), "device": device, "merge": False}
     pipe = Pipeline.from_pretrained(model, adapter=adapter, **options)
     if compile:
         pipe.backbone.compile_repeated_blocks()
     return pipe
-
-
-def _is_emulated(dtype: str) -> bool:
-    """Whether torch's CPU library (oneDNN), where it is there, leaves matrix products of the dtype to plain loops."""
-    import torch
-
-    short = {"bfloat16": "bf16", "float16": "fp16"}.get(dtype)
-    supported = getattr(torch.ops.mkldnn, f"_is_mkldnn_{short}_supported", None)
-    return supported is not None and torch.backends.mkldnn.is_available() and not supported()
 
 
 def default_core(depth: int) -> tuple[int, int]:

@@ -130,7 +130,7 @@ def _bars(values: dict[str, Any], titles: dict[str, str], beside: dict[str, tupl
         scale = 100 if measure == "retained" else 1
         shown = [scale * (row[measure] or 0) for row in rows]
         errors = [scale * (row[f"{measure}_error"] or 0) for row in rows]
-        colours = [COLOURS[place % len(COLOURS)] for place in range(len(rows))]
+        colours = ((*COLOURS, GREY) * len(rows))[: len(rows)]
         axes.barh(range(len(rows)), shown, xerr=errors, color=colours, height=0.62, ecolor=GREY)
         theirs = [beside.get(row["name"], (None,) * len(titles))[panel] for row in rows]
         # At the lower edge of a bar, so that it hides no number.

@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError
 
 from rti.errors import InputError
+from rti.precision import emulated_warning, is_emulated
 from rti.training.average import MovingAverage
 from rti.training.config import RunConfig
 from rti.training.draws import DrawSettings, draw
@@ -280,6 +281,9 @@ def _engine(config: RunConfig, handlers: list[Any]) -> Any:
         raise InputError(str(error)) from None
     if config.mixed_precision != "no" and not accelerator.native_amp:
         raise InputError(f"mixed_precision {config.mixed_precision!r} is not supported on {accelerator.device}")
+    dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(config.mixed_precision, "float32")
+    if accelerator.device.type == "cpu" and accelerator.is_main_process and is_emulated(dtype):
+        print(f"rti: warning: {emulated_warning(dtype)}", file=sys.stderr)
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
     if plugin is not None and plugin.fsdp_version != 2:
         raise InputError(f"FSDP version {plugin.fsdp_version} is not supported; allowed: 2 (--fsdp_version 2)")
