@@ -8,15 +8,21 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from rti.scenes import TASKS
+from rti.scenes.detect import Detection
+from rti.scenes.judge import judge
+from rti.scenes.world import Requirement
+from rti.study.faults import kind_of
 from rti.study.figures import draw_figures
 from rti.study.plan import Job, Row, Study, plan, read_study
-from rti.study.report import collect, leads, table, times
+from rti.study.report import collect
 from rti.study.run import result_of, run_jobs
+from rti.study.tables import faults, leads, table, times
 from test_cli import run, run_json
 from tiny import refused, save_jit
 
@@ -222,9 +228,12 @@ def finished(tmp_path) -> tuple[Study, Path]:
             budgets = job.command[job.command.index("--budget") + 1].split(",")
             count = int(job.command[job.command.index("--images") + 1])
             right = 1.0 if rest.startswith("dense") else 0.0 if rest.startswith("ours-1") else 0.5
-            pictures = [
-                {"task": TASKS[i % 6], "correct": {b: (i // 6) < 2 * right for b in budgets}} for i in range(count)
-            ]
+            pictures = []
+            for i in range(count):
+                correct = (i // 6) < 2 * right
+                reason = "" if correct else ("expected 1 star, found 0", "expected red star, found blue")[i % 2]
+                one = {"task": TASKS[i % 6], "caption": "a red star", "correct": dict.fromkeys(budgets, correct)}
+                pictures.append(one | {"reason": dict.fromkeys(budgets, reason)})
             target = tmp_path / "pictures" / rest / "results.json"
             target.parent.mkdir(parents=True)
             target.write_text(json.dumps({"pictures": pictures}))
@@ -292,6 +301,33 @@ def test_the_first_row_is_paired_with_every_other_at_the_same_budget(finished):
     assert [line[:2] for line in lines[3:]] == [["token skip", "right pictures, points"], ["token skip", "loss"]]
     assert lines[3][2] == ""
     assert lines[3][3].startswith("-25.0 (")
+
+
+def test_wrong_pictures_are_counted_by_their_first_fault_and_single_objects_by_shape(finished):
+    study, folder = finished
+    values = collect(study, folder)
+    found = next(row for row in values["rows"] if (row["name"], row["budget"]) == ("ours", 16))["faults"]
+    # 12 pictures of each seed: the first seed has 6 wrong, the second all; two of the six tasks ask for one object.
+    assert (found["pictures"], found["wrong"]) == (24, 18)
+    assert found["kinds"] == {"missing": 9, "too many": 0, "colour": 9, "place": 0}
+    assert found["by_shape"] == {"star": [2, 8]}
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in faults(values).splitlines()]
+    assert lines[0][-1] == "one star"
+    assert ["ours", "16", "18 of 24", "9", "0", "9", "0", "2 of 8"] in lines
+
+
+def test_the_kinds_of_faults_are_those_of_the_judge():
+    star = Detection("star", "red", (0, 0, 9, 9), (4.5, 4.5), 50, 1.0)
+    ring = Detection("ring", "blue", (30, 0, 39, 9), (34.5, 4.5), 50, 1.0)
+    for include, exclude, kind in (
+        ([Requirement("star", 2)], [], "missing"),
+        ([Requirement("star", 1, colour="blue")], [], "colour"),
+        ([Requirement("star", 1), Requirement("ring", 1, position=("left of", 0))], [], "place"),
+        ([Requirement("star", 1)], [Requirement("ring", 1)], "too many"),
+    ):
+        verdict = judge(SimpleNamespace(include=include, exclude=exclude), [star, ring])
+        assert not verdict.correct
+        assert kind_of(verdict.reason) == kind
 
 
 def test_a_seed_that_is_not_done_yet_is_not_waited_for(finished):

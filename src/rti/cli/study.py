@@ -28,8 +28,8 @@ def study(
     Timings run last, with nothing beside them; on a busy machine, leave them for
     later: --kinds loss,pictures now, --kinds time when it is idle. Interrupted,
     the same command goes on. Writes results.json, table.md, leads.md (the first
-    row against every other), times.md (the loss by time) and figures into the
-    folder.
+    row against every other), times.md (the loss by time), faults.md (what is wrong
+    with wrong pictures) and figures into the folder.
     """
     from dataclasses import replace
 

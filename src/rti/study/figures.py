@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rti.plots import COLOURS, GREY, MARKERS, axes, save_both
-from rti.study.report import TIME_EDGES
+from rti.study.tables import TIME_EDGES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

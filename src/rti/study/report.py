@@ -1,4 +1,4 @@
-"""What a study found: results.json, a table in the layout of the paper's Table 1, and figures."""
+"""What a study found so far: everything in results.json, and tables beside it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from rti.errors import InputError
-from rti.scenes import TASKS
 from rti.scenes.intervals import percentile_interval, resampled_means, stratified_summary
+from rti.study.faults import count_faults
 from rti.study.plan import Job, Row, Study, as_json, budgets_of, is_elastic, plan
 from rti.study.run import result_of
-
-TIME_EDGES = (0.0, 0.2, 0.4, 0.6, 1.0)  # of the loss by time
+from rti.study.tables import TIME_EDGES, faults, leads, table, times
 
 
 def collect(study: Study, folder: Path) -> dict[str, Any]:
@@ -41,7 +40,7 @@ def collect(study: Study, folder: Path) -> dict[str, Any]:
 def save(folder: Path, values: dict[str, Any]) -> Path:
     """Write results.json, and the tables beside it."""
     texts = {"results.json": json.dumps(values, indent=1) + "\n", "table.md": table(values)}
-    texts |= {"leads.md": leads(values), "times.md": times(values)}
+    texts |= {"leads.md": leads(values), "times.md": times(values), "faults.md": faults(values)}
     for name, text in texts.items():
         part = folder / f"{name}.part"
         try:
@@ -68,10 +67,13 @@ def _row(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: int
     values |= _loss(folder, jobs, row, budget) | _speed(folder, jobs, row, budget)
     reference = _verdicts(folder, jobs, f"pictures-dense-dense-{study.sample_steps}-steps", "dense")
     verdicts, seeds = _pictures(study, folder, jobs, row, budget)
-    values |= {} if verdicts is None else _accuracy(verdicts, reference) | {"seeds": seeds}
+    if verdicts is not None:
+        drawn = [one for name in _picture_jobs(study, row, budget) for one in _judged(folder, jobs, name) or ()]
+        values |= _accuracy(verdicts, reference) | {"seeds": seeds, "faults": count_faults(drawn, budget)}
     by_steps = []
     for steps in row.steps_at.get(budget, ()):
-        verdicts, seeds = _of_seeds(folder, jobs, row, (budget,), budget, steps)
+        names = [f"pictures-{row.name}-{seed}-{budget}-{steps}-steps" for seed in row.seeds]
+        verdicts, seeds = _of_seeds(folder, jobs, names, budget)
         if verdicts is not None:
             by_steps.append({"steps": steps, "seeds": seeds} | _accuracy(verdicts, None))
     if by_steps and "overall" in values:
@@ -108,16 +110,17 @@ def _pictures(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget
     """The verdicts of a row at a budget and the study's own steps, and of how many seeds they are the mean."""
     if budget not in row.images:
         return None, 0
-    some = tuple(one for one in budgets_of(study, row) if row.images.get(one) == row.images[budget])
-    return _of_seeds(folder, jobs, row, some, budget, study.sample_steps)
+    return _of_seeds(folder, jobs, _picture_jobs(study, row, budget), budget)
 
 
-def _of_seeds(
-    folder: Path, jobs: dict[str, Job], row: Row, some: tuple[int, ...], budget: int, steps: int
-) -> tuple[Verdicts | None, int]:
+def _picture_jobs(study: Study, row: Row, budget: int) -> list[str]:
+    """One for each training seed: budgets of which as many pictures are wanted are drawn together."""
+    some = [one for one in budgets_of(study, row) if row.images.get(one) == row.images[budget]]
+    return [f"pictures-{row.name}-{seed}-{'-'.join(map(str, some))}-{study.sample_steps}-steps" for seed in row.seeds]
+
+
+def _of_seeds(folder: Path, jobs: dict[str, Job], names: list[str], budget: int) -> tuple[Verdicts | None, int]:
     """The verdicts at a budget, averaged over the training seeds that are done, and how many those are."""
-    typed = "-".join(map(str, some))
-    names = [f"pictures-{row.name}-{seed}-{typed}-{steps}-steps" for seed in row.seeds]
     found = [one for name in names if (one := _verdicts(folder, jobs, name, str(budget))) is not None]
     if not found:
         return None, 0
@@ -125,14 +128,21 @@ def _of_seeds(
 
 
 def _verdicts(folder: Path, jobs: dict[str, Job], name: str, budget: str) -> Verdicts | None:
+    pictures = _judged(folder, jobs, name)
+    if pictures is None:
+        return None
+    return np.array([one["correct"][budget] for one in pictures], dtype=np.float64), [one["task"] for one in pictures]
+
+
+def _judged(folder: Path, jobs: dict[str, Job], name: str) -> list[dict[str, Any]] | None:
+    """Every picture of a job with its verdicts, once it is done."""
     if name not in jobs or result_of(folder, jobs[name]) is None:
         return None
     path = folder / "pictures" / name.removeprefix("pictures-") / "results.json"
     try:
-        pictures = json.loads(path.read_text(encoding="utf-8"))["pictures"]
+        return json.loads(path.read_text(encoding="utf-8"))["pictures"]
     except (OSError, ValueError, KeyError):
         raise InputError(f"{path} is missing or damaged; delete {folder / 'jobs' / name}.json to draw again") from None
-    return np.array([one["correct"][budget] for one in pictures], dtype=np.float64), [one["task"] for one in pictures]
 
 
 def _accuracy(verdicts: Verdicts, dense: Verdicts | None) -> dict[str, Any]:
@@ -192,90 +202,3 @@ def _speed(folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[st
     if one is None:
         return {}
     return {"speedup": one["speedup"], "analytic_speedup": one["analytic_speedup"]}
-
-
-def table(values: dict[str, Any]) -> str:
-    """Markdown, in the layout of the paper's Table 1: dense, then budgets from rich to lean, each with every method."""
-    head = ["method", "R", "speed", "analytic", *(task.replace("_", " ") for task in TASKS), "overall", "minus dense"]
-    rows = [[*head, "pictures", "loss minus dense"], ["---"] * (len(head) + 2)]
-    for one in values["dense"][:1]:
-        tasks = [_percent(one["tasks"].get(task)) for task in TASKS]
-        overall = _percent(one["overall"], one["interval"])
-        rows.append(["dense", "", "1.00x", "1.00x", *tasks, overall, "", str(one["images"]), ""])
-    for row in sorted(values["rows"], key=lambda row: -row["budget"]):
-        tasks = [_percent(row.get("tasks", {}).get(task)) for task in TASKS]
-        speeds = [f"{row[name]:.2f}x" if name in row else "" for name in ("speedup", "analytic_speedup")]
-        overall = _percent(row.get("overall"), row.get("interval"))
-        minus = _points(row.get("difference"), row.get("difference_interval"), 100, 1)
-        loss = _points(row.get("loss_difference"), row.get("loss_interval"), 1, 4)
-        pictures = str(row["images"] * row["seeds"]) if "images" in row else ""
-        rows.append([row["title"], _budget(row), *speeds, *tasks, overall, minus, pictures, loss])
-    return _markdown(rows)
-
-
-def _budget(row: dict[str, Any]) -> str:
-    return "its own" if not row["elastic"] else f"{row['budget']}" + ("" if row["seen"] else " (unseen)")
-
-
-def leads(values: dict[str, Any]) -> str:
-    """Markdown: by how much ours, the study's first row, leads each other one at each trained budget, paired.
-
-    Only rows that spend what ours spends there: methods without a budget and other cores are in the table alone.
-    """
-    rows = [row for row in values["rows"] if row["seen"] and _spends_its_budget(row)]
-    budgets = sorted({row["budget"] for row in rows})
-    head = [f"R = {budget}" for budget in budgets]
-    lines = [["ours is better than", "in", *head], ["---"] * (len(head) + 2)]
-    for method, title in {row["name"]: row["title"] for row in rows}.items():
-        by_budget = {row["budget"]: row for row in rows if row["name"] == method}
-        for field, name, scale, digits in (("lead", "right pictures, points", 100, 1), ("loss_lead", "loss", 1, 4)):
-            some = [by_budget.get(budget, {}) for budget in budgets]
-            cells = [_points(one.get(field), one.get(f"{field}_interval"), scale, digits) for one in some]
-            if any(cells):
-                lines.append([title, name, *cells])
-    return _markdown(lines)
-
-
-def times(values: dict[str, Any]) -> str:
-    """Markdown: the loss above dense by the time of the example, at each trained budget; bold is the lowest there.
-
-    A method without a budget, or with another core, spends more or less: it is listed, but not compared.
-    """
-    spans = [f"t {low:g} to {high:g}" for low, high in pairwise(TIME_EDGES)]
-    lines = [["method", "R", *spans, "all"], ["---"] * (len(spans) + 3)]
-    rows = [row for row in values["rows"] if row["seen"] and "loss_by_time" in row]
-    for row in sorted(rows, key=lambda row: -row["budget"]):
-        alike = [one for one in rows if one["budget"] == row["budget"] and _spends_its_budget(one)]
-        cells = []
-        for place, value in enumerate(_losses(row)):
-            lowest = min((loss for one in alike if (loss := _losses(one)[place]) is not None), default=None)
-            cell = "" if value is None else f"{value:+.4f}"
-            cells.append(f"**{cell}**" if cell and row in alike and value == lowest else cell)
-        lines.append([row["title"], _budget(row), *cells])
-    return _markdown(lines)
-
-
-def _spends_its_budget(row: dict[str, Any]) -> bool:
-    return row["elastic"] and row["group"] != "core"
-
-
-def _losses(row: dict[str, Any]) -> list[float | None]:
-    return [*row["loss_by_time"], row["loss_difference"]]
-
-
-def _markdown(rows: list[list[str]]) -> str:
-    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
-
-
-def _percent(value: float | None, interval: list[float] | None = None) -> str:
-    if value is None:
-        return ""
-    spread = "" if interval is None else f" ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
-    return f"{100 * value:.1f}{spread}"
-
-
-def _points(value: float | None, interval: list[float] | None, scale: float, digits: int) -> str:
-    if value is None:
-        return ""
-    low, high = (f"{scale * edge:+.{digits}f}" for edge in interval)
-    return f"{scale * value:+.{digits}f} ({low} to {high})"

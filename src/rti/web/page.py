@@ -12,7 +12,7 @@ from rti.budget import resolve_budget
 from rti.errors import InputError
 from rti.images import draw_regions
 from rti.photograph import cut_photograph, load_photograph
-from rti.study.report import table
+from rti.study.tables import table
 from rti.web.line import Stopped
 from rti.web.studio import LONGEST_LINE, MOST_STEPS, Frame, Request, Studio
 from rti.web.study import NOTHING, read_results, study_curves

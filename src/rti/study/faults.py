@@ -1,0 +1,38 @@
+"""What is wrong with the wrong pictures of a study, from the reasons that the judge of scenes gave."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+KINDS = ("missing", "too many", "colour", "place")
+
+
+def count_faults(pictures: list[dict[str, Any]], budget: int) -> dict[str, Any]:
+    """The first fault of every wrong picture, by kind; and [right, all] of the pictures of one object, by its shape."""
+    kinds, right, asked = Counter(), Counter(), Counter()
+    for picture in pictures:
+        correct, reason = picture["correct"][str(budget)], picture["reason"][str(budget)]
+        if not correct:
+            kinds[kind_of(reason)] += 1
+        shape = picture["caption"].split()[-1]
+        if picture["task"] in ("single_object", "colors"):
+            asked[shape] += 1
+            right[shape] += correct
+    by_shape = {shape: [right[shape], asked[shape]] for shape in sorted(asked)}
+    return {
+        "pictures": len(pictures),
+        "wrong": kinds.total(),
+        "kinds": {kind: kinds[kind] for kind in KINDS},
+        "by_shape": by_shape,
+    }
+
+
+def kind_of(reason: str) -> str:
+    """Which rule of `rti.scenes.judge` the reason is of; an object whose shape is not made out counts as missing."""
+    expected, _, found = reason.removeprefix("expected ").partition(", found ")
+    if expected.startswith("at most"):
+        return "too many"
+    if found.isdecimal():
+        return "missing"
+    return "place" if found.startswith("it ") else "colour"
