@@ -210,6 +210,26 @@ def test_a_visitor_stops_a_run(visit, studio, monkeypatch):
     assert 0 < len(calls) < 200
 
 
+def test_a_second_click_draws_anew_and_a_stop_after_it_stops_all(visit, studio, monkeypatch):
+    head = studio.backbone.head
+    monkeypatch.setattr(studio.backbone, "head", lambda tokens: time.sleep(0.05) or head(tokens))
+    visit.fill("#steps input[type=range]", "200")
+    visit.click("#generate")
+    status(visit, "Drawing dense: step")
+    visit.fill("#steps input[type=range]", "2")
+    visit.click("#generate")  # the first would take 20 seconds
+    status(visit, "Done")
+    wait_until(lambda: len(studio.line) == 0)
+    visit.fill("#steps input[type=range]", "200")
+    visit.dblclick("#generate")
+    status(visit, "of 200")
+    visit.click("#stop")
+    wait_until(lambda: len(studio.line) == 0)
+    time.sleep(0.5)
+    assert len(studio.line) == 0  # and nothing starts afterwards
+    assert "Stopped" in visit.inner_text("#status")
+
+
 def test_a_visitor_in_line_is_told_and_stops_without_waiting(visit, studio):
     nobody = threading.Event()
     with studio.line.turn(nobody, tell=lambda before: None):  # somebody else's picture

@@ -59,7 +59,7 @@ def build_page(studio: Studio, study: Path | None = None) -> gradio.Blocks:
 
 def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
     patches = studio.backbone.patches
-    running: dict[str, list[threading.Event]] = {}  # by visitor
+    running: dict[threading.Event, str] = {}  # the stop of every run, and whose it is
     with gradio.Row():
         with gradio.Column(scale=2, min_width=280):
             if studio.by_label:
@@ -111,7 +111,7 @@ def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
         who: gradio.Request,
     ) -> Iterator[tuple]:
         stop = threading.Event()
-        running.setdefault(who.session_hash, []).append(stop)
+        running[stop] = who.session_hash
         text = int(text_budget) if studio.text_tokens is not None and text_budget != studio.text_tokens else None
         request = Request(_whole(subject), _whole(seed), _whole(steps), guidance, _whole(budget), text)
         try:
@@ -124,35 +124,35 @@ def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
         except InputError as error:
             yield None, None, _sentence(error), "", (None, None)
         finally:
-            if stop in running.get(who.session_hash, ()):
-                running[who.session_hash].remove(stop)
+            del running[stop]
 
-    def halt(who: gradio.Request) -> str:
-        for stop in running.get(who.session_hash, ()):
-            stop.set()
-        return "Stopped."
+    def halt(who: gradio.Request) -> None:
+        for stop, visitor in list(running.items()):
+            if visitor == who.session_hash:
+                stop.set()
 
-    def leave(who: gradio.Request) -> None:
+    def say_halted(who: gradio.Request) -> str:
         halt(who)
-        running.pop(who.session_hash, None)
+        return "Stopped."
 
     inputs = [subject, seed, steps, guidance, budget, text_budget, show]
     outputs = [dense, region, status, numbers, both]
     # The studio's line, not Gradio's queue: Gradio's cancel can come late, and then takes a visitor's next run.
-    go.click(
+    hidden = dict(queue=False, show_progress="hidden", api_visibility="private")
+    go.click(halt, None, None, trigger_mode="multiple", **hidden).then(  # a second click draws anew
         generate,
         inputs,
         outputs,
         api_name="generate",
         concurrency_limit=None,
-        trigger_mode="always_last",  # a click right after Stop counts, though the stopped run may still end its step
+        trigger_mode="multiple",
         show_progress="minimal",
         show_progress_on=status,
     )
-    hidden = dict(show_progress="hidden", api_visibility="private")
-    stop.click(halt, None, status, queue=False, **hidden)
+    stop.click(say_halted, None, status, **hidden)
+    hidden |= dict(queue=True)
     show.change(lambda show, both: both[1] if show and both[1] is not None else both[0], [show, both], region, **hidden)
-    page.unload(leave)  # nobody looks any more
+    page.unload(halt)  # nobody looks any more
 
 
 def _photograph_tab() -> None:
