@@ -18,7 +18,7 @@ from rti.scenes.detect import Detection
 from rti.scenes.judge import judge
 from rti.scenes.world import Requirement
 from rti.study.faults import kind_of
-from rti.study.figures import draw_figures
+from rti.study.figures import cores, draw_figures
 from rti.study.plan import Job, Row, Study, plan, read_study
 from rti.study.report import collect
 from rti.study.run import result_of, run_jobs
@@ -227,7 +227,7 @@ def finished(tmp_path) -> tuple[Study, Path]:
         if kind == "pictures":
             budgets = job.command[job.command.index("--budget") + 1].split(",")
             count = int(job.command[job.command.index("--images") + 1])
-            right = 1.0 if rest.startswith("dense") else 0.0 if rest.startswith("ours-1") else 0.5
+            right = 1.0 if rest.startswith(("dense", "skip")) else 0.0 if rest.startswith("ours-1") else 0.5
             pictures = []
             for i in range(count):
                 correct = (i // 6) < 2 * right
@@ -239,7 +239,7 @@ def finished(tmp_path) -> tuple[Study, Path]:
             target.write_text(json.dumps({"pictures": pictures}))
         elif kind == "loss":
             budgets = job.command[job.command.index("--budget") + 1].split(",")
-            worse = 0.3 if rest.startswith("ours-1") else 0.1
+            worse = {"ours-1": 0.3, "skip-0": 0.2, "raster-0": 0.4}.get(rest, 0.1)
             times = [0.1, 0.3, 0.5, 0.7] * 2
             losses = {b: [1 + (0 if b == "dense" else worse * (1 + (t > 0.6))) for t in times] for b in budgets}
             target = tmp_path / "losses" / f"{rest}.json"
@@ -271,6 +271,15 @@ def test_results_are_means_over_seeds_paired_with_dense(finished):
     assert not ours[12]["seen"]
     assert [one["steps"] for one in ours[8]["by_steps"]] == [2, study.sample_steps]
     assert ours[8]["by_steps"][1]["overall"] == ours[8]["overall"]
+    assert [one["steps"] for one in ours[8]["by_steps"][0]["minus_dense_at"]] == [
+        study.sample_steps,
+        *study.dense_steps,
+    ]
+    assert ours[8]["by_steps"][1]["minus_dense_at"][0]["difference"] == pytest.approx(-0.5)
+    assert values["dense"][0]["same_prompts"]["images"] == 6
+    assert ours[16]["overall_by_seed"] == pytest.approx([0.5, 0.0])
+    assert ours[12]["analytic_speedup"] > 1  # which needs no measurement
+    assert "speedup" not in ours[12]
     assert ours[8]["loss_by_seed"] == pytest.approx([0.125, 0.375])
     assert ours[8]["loss_difference"] == pytest.approx(0.25)
     assert ours[8]["loss_by_time"] == pytest.approx([0.2, 0.2, 0.2, 0.4])
@@ -284,23 +293,24 @@ def test_the_first_row_is_paired_with_every_other_at_the_same_budget(finished):
     values = collect(study, folder)
     rows = {(row["name"], row["budget"]): row for row in values["rows"]}
     skip, raster = rows["skip", 16], rows["raster", 8]
-    assert skip["lead"] == pytest.approx(0.25 - 0.5)  # two seeds of ours against one of theirs
+    assert skip["lead"] == pytest.approx(0.5 - 1)  # at the first seed, which both have
     assert skip["lead_interval"][0] <= skip["lead"] <= skip["lead_interval"][1]
     assert skip["lead_images"] == 12
-    assert skip["loss_lead"] == pytest.approx(0.125 - 0.25)  # a lower loss leads
+    assert skip["loss_lead"] == pytest.approx(0.25 - 0.125)  # a lower loss leads
+    assert [one[0] for one in skip["loss_lead_by_time"]] == pytest.approx([0.1, 0.1, 0.1, 0.2])
     assert "lead" not in raster  # it has no pictures
-    assert raster["loss_lead"] == pytest.approx(-0.125)
+    assert raster["loss_lead"] == pytest.approx(0.5 - 0.125)
     assert not any("loss_lead" in row for row in values["rows"] if row["name"] == "ours")
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in leads(values).splitlines()]
     assert lines[0][2:] == ["R = 8", "R = 16"]
     assert [line[:2] for line in lines[2:]] == [["raster", "loss"]]  # token skip spends what it spends
-    assert lines[2][2].startswith("-0.1250 (")
+    assert lines[2][2].startswith("+0.3750 (")
     for row in values["rows"]:
         row["elastic"] = True
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in leads(values).splitlines()]
     assert [line[:2] for line in lines[3:]] == [["token skip", "right pictures, points"], ["token skip", "loss"]]
     assert lines[3][2] == ""
-    assert lines[3][3].startswith("-25.0 (")
+    assert lines[3][3].startswith("-50.0 (")
 
 
 def test_wrong_pictures_are_counted_by_their_first_fault_and_single_objects_by_shape(finished):
@@ -312,8 +322,9 @@ def test_wrong_pictures_are_counted_by_their_first_fault_and_single_objects_by_s
     assert found["kinds"] == {"missing": 9, "too many": 0, "colour": 9, "place": 0}
     assert found["by_shape"] == {"star": [2, 8]}
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in faults(values).splitlines()]
-    assert lines[0][-1] == "one star"
-    assert ["ours", "16", "18 of 24", "9", "0", "9", "0", "2 of 8"] in lines
+    assert lines[0][-1] == "one star, right"
+    # Of the four pairs in two colours one is right; colours were looked at there, and where the fault is one.
+    assert ["ours", "16", "18 of 24", "9", "0", "9", "0", "3 of 4", "2 of 8"] in lines
 
 
 def test_the_kinds_of_faults_are_those_of_the_judge():
@@ -380,15 +391,30 @@ def test_the_table_has_every_row_from_rich_to_lean(finished):
 def test_the_loss_by_time_says_which_rule_is_lowest_when(finished):
     study, folder = finished
     values = collect(study, folder)
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in times(values).splitlines()]
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in times(values).splitlines() if "|" in line]
     assert lines[0][:3] == ["method", "R", "t 0 to 0.2"]
-    assert [line[:2] for line in lines[2:]] == [
+    assert [line[:2] for line in lines[2:7]] == [
         *(["ours", "16"], ["raster", "16"], ["token skip", "its own"]),
         *(["ours", "8"], ["raster", "8"]),
     ]
-    assert lines[2][2:] == ["+0.2000", "+0.2000", "+0.2000", "+0.4000", "+0.2500"]
-    assert lines[3][2:] == ["**+0.1000**", "**+0.1000**", "**+0.1000**", "**+0.2000**", "**+0.1250**"]
-    assert lines[4][2:] == ["+0.1000", "+0.1000", "+0.1000", "+0.2000", "+0.1250"]  # as low, but not at that budget
+    assert lines[2][2:] == ["**+0.2000**", "**+0.2000**", "**+0.2000**", "**+0.4000**", "**+0.2500**"]
+    assert lines[3][2:] == ["+0.4000", "+0.4000", "+0.4000", "+0.8000", "+0.5000"]
+    assert lines[4][2:] == ["+0.2000", "+0.2000", "+0.2000", "+0.4000", "+0.2500"]  # as low, but not at that budget
+    assert lines[7][0] == "ours is better than"
+    assert [line[:2] for line in lines[9:]] == [["raster", "16"], ["raster", "8"]]
+    assert lines[9][2].startswith("+0.3000 (")  # of the seed that both have
+
+
+def test_cores_are_drawn_by_their_cost(finished):
+    study, folder = finished
+    values = collect(study, folder)
+    for row in values["rows"]:
+        row["group"] = "core" if row["name"] == "raster" else "main"
+    drawn = cores(values)
+    ours, other = drawn.get_lines()
+    assert [ours.get_label(), other.get_label()] == ["ours", "raster"]
+    assert list(ours.get_xdata()) == [row["analytic_speedup"] for row in values["rows"] if row["name"] == "ours"]
+    assert other.get_linestyle() == "--"
 
 
 def test_the_figures_are_drawn_and_nothing_is_drawn_of_nothing(finished):

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rti.cli.models import DEVICE_HELP, DTYPE_HELP, GUIDANCE_BUDGET_HELP, MODEL_HELP, default_core, load_pipeline
+from rti.cli.models import (
+    DEVICE_HELP,
+    DTYPE_HELP,
+    GUIDANCE_BUDGET_HELP,
+    MODEL_HELP,
+    default_core,
+    load_pipeline,
+    untrained_config,
+)
 from rti.cli.output import show_json, show_table, span
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
@@ -140,7 +148,6 @@ def _load(
     from rti.benchmark import twin
     from rti.core import attach
     from rti.presets import find_preset
-    from rti.training.settings import parse_arguments
 
     pipe = load_pipeline(model, adapter, dtype, device, **({"init": init} if init else {}))
     ships = adapter is None and pipe.elastic is not None and shipped(model) is not None
@@ -158,17 +165,11 @@ def _load(
             dense = twin(backbone)
         return dense, {trained.config.name: trained.merge(keep=False)}, "0.5,0.25,0.125,0.0625"
 
-    from rti.reductions import REDUCTIONS
-
     preset = None if Path(model).exists() else find_preset(model)
     dense, models = pipe.backbone, {}
     for name in (reductions or "region").split(","):
-        if name not in REDUCTIONS:
-            raise InputError(f"unknown reduction {name!r}; allowed: {', '.join(REDUCTIONS)}")
-        kind = REDUCTIONS[name][0]
-        values = kind.training_defaults() | {"core": core or (preset.core if preset else default_core(dense.depth))}
-        values |= {"text_regions": any(text is not None for text in texts)}
-        config = kind.from_dict(values | parse_arguments([f"--{one}" for one in settings], kind))
+        blocks = core or (preset.core if preset else default_core(dense.depth))
+        config = untrained_config(name, settings, blocks, text_regions=any(text is not None for text in texts))
         models[name] = attach(twin(dense), config).merge(keep=False).eval()
     return dense, models, ",".join(map(str, preset.budgets)) if preset else "0.5,0.25,0.125,0.0625"
 

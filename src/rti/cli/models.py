@@ -81,6 +81,18 @@ def load_pipeline(
     return pipe
 
 
+def untrained_config(name: str, settings: list[str], core: tuple[int, int], **more: Any) -> ReductionConfig:
+    """The config `rti train --reduction NAME` would begin with, settings as typed: cuts=merge."""
+    from rti.reductions import REDUCTIONS
+    from rti.training.settings import parse_arguments
+
+    if name not in REDUCTIONS:
+        raise InputError(f"unknown reduction {name!r}; allowed: {', '.join(REDUCTIONS)}")
+    kind = REDUCTIONS[name][0]
+    values = kind.training_defaults() | {"core": core} | more
+    return kind.from_dict(values | parse_arguments([f"--{one}" for one in settings], kind))
+
+
 def default_core(depth: int) -> tuple[int, int]:
     """Where no paper says otherwise: leave a sixth of the blocks, at least one where there are three, at each end."""
     ends = max(round(depth / 6), 1) if depth >= 3 else 0

@@ -153,7 +153,26 @@ def _loss_bars(values: dict[str, Any], groups: tuple[str, ...], title: str) -> A
 
 
 def components(values: dict[str, Any]) -> Axes | None:
-    return _loss_bars(values, ("component", "core"), "What each component is worth")
+    return _loss_bars(values, ("component",), "What each component is worth")
+
+
+def cores(values: dict[str, Any]) -> Axes | None:
+    """Spans of blocks differ in cost at the same budget, so they are compared by their cost."""
+    found = _by_name(values, "loss_difference", ("core",))
+    if not found or not all("analytic_speedup" in row for row in values["rows"]):
+        return None
+    one = axes(7, 4.4)
+    for title, rows in (_by_name(values, "loss_difference", ("main",)) | found).items():
+        if len(rows) > 1:
+            colour, marker = _styles(values)[title]
+            x, y = [row["analytic_speedup"] for row in rows], [row["loss_difference"] for row in rows]
+            dashes = "--" if title in found else "-"
+            one.plot(x, y, dashes, color=colour, marker=marker, markersize=4, linewidth=1.4, label=title)
+    one.set_xlabel("analytic speed-up")
+    one.set_ylabel("validation loss minus dense")
+    one.set_title("Cores of other blocks (dashed), at equal cost")
+    one.legend(frameon=False, fontsize=8)
+    return one
 
 
 def orders(values: dict[str, Any]) -> Axes | None:
@@ -188,7 +207,8 @@ def steps_or_tokens(values: dict[str, Any]) -> Axes | None:
     if not rows or len(values["dense"]) < 2:
         return None
     one = axes(7, 4.4)
-    dense = sorted(values["dense"], key=lambda row: row["steps"])
+    dense = [{"steps": row["steps"]} | row.get("same_prompts", row) for row in values["dense"]]
+    dense.sort(key=lambda row: row["steps"])
     _line(one, [row["steps"] for row in dense], dense, (GREY, "o"), "dense")
     for row in rows:
         several = sorted(row["by_steps"], key=lambda some: some["steps"])
@@ -210,6 +230,7 @@ FIGURES = {
     "quality-against-speed": quality_against_speed,
     "elastic": elastic,
     "components": components,
+    "cores": cores,
     "orders": orders,
     "loss-by-time": loss_by_time,
     "steps-or-tokens": steps_or_tokens,

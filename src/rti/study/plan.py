@@ -216,16 +216,20 @@ def _compile(study: Study) -> list[str]:
 
 def _time(study: Study, row: Row) -> Job:
     """Speed does not depend on what was learned, so it is timed without: it needs no training, and waits for none."""
-    from rti.reductions import REDUCTIONS
-
-    own = {one.name for one in fields(REDUCTIONS[row.reduction][0])}
-    settings = {key: value for key, value in (study.train | row.settings).items() if key in own}
     command = ["bench", study.model, "--reductions", row.reduction]
-    for key, value in settings.items():
-        command += ["--set", f"{key}={_typed(value)}"]
+    for setting in reduction_settings(study, row):
+        command += ["--set", setting]
     budgets = [budget for budget in budgets_of(study, row) if budget in study.budgets]
     command += ["--budgets", _typed(budgets), "--batch", str(study.time_batch), "--passes", str(study.passes), "--json"]
     return Job(f"time-{row.name}", tuple(command), alone=True)
+
+
+def reduction_settings(study: Study, row: Row) -> list[str]:
+    """Those settings of a row's training that its reduction has, such as cuts=merge."""
+    from rti.reductions import REDUCTIONS
+
+    own = {one.name for one in fields(REDUCTIONS[row.reduction][0])}
+    return [f"{key}={_typed(value)}" for key, value in (study.train | row.settings).items() if key in own]
 
 
 def _typed(value: Any) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 from rti.errors import InputError
 from rti.scenes.intervals import percentile_interval, resampled_means, stratified_summary
 from rti.study.faults import count_faults
-from rti.study.plan import Job, Row, Study, as_json, budgets_of, is_elastic, plan
-from rti.study.run import result_of
+from rti.study.plan import Row, Study, as_json, budgets_of, is_elastic
+from rti.study.results import Results, Verdicts, mean_of
 from rti.study.tables import TIME_EDGES, faults, leads, table, times
 
 
@@ -22,17 +22,15 @@ def collect(study: Study, folder: Path) -> dict[str, Any]:
     """Everything that is done so far: a row for dense and for each method at each budget, with 95 % intervals.
 
     Values of several training seeds, as many as are done, are averaged prompt by prompt or example by example, then
-    resampled.
+    resampled. Two rows are compared by the seeds they share.
     """
-    jobs = {job.name: job for job in plan(study, folder)}
-    dense = _dense(study, folder, jobs)
-    rows = [_row(study, folder, jobs, row, budget) for row in study.rows for budget in budgets_of(study, row)]
-    done = [name for name, job in jobs.items() if result_of(folder, job) is not None]
+    results = Results(study, folder)
+    rows = [_row(results, row, budget) for row in study.rows for budget in budgets_of(study, row)]
     return {
         "study": as_json(study),
-        "done": len(done),
-        "jobs": len(jobs),
-        "dense": dense,
+        "done": results.done,
+        "jobs": len(results.jobs),
+        "dense": _dense(results),
         "rows": [row for row in rows if row is not None],
     }
 
@@ -51,154 +49,118 @@ def save(folder: Path, values: dict[str, Any]) -> Path:
     return folder / "results.json"
 
 
-def _dense(study: Study, folder: Path, jobs: dict[str, Job]) -> list[dict[str, Any]]:
-    """The frozen backbone at each number of sampling steps."""
-    rows = []
+def _dense(results: Results) -> list[dict[str, Any]]:
+    """The frozen backbone at each number of sampling steps, also on the prompts of the rows that vary the steps."""
+    study, rows = results.study, []
+    counts = [row.images[budget] for row in study.rows for budget in row.steps_at if budget in row.images]
     for steps in dict.fromkeys((study.sample_steps, *study.dense_steps)):
-        verdicts = _verdicts(folder, jobs, f"pictures-dense-dense-{steps}-steps", "dense")
+        verdicts = results.dense(steps)
         if verdicts is not None:
-            rows.append({"steps": steps} | _accuracy(verdicts, None))
+            same = {"same_prompts": _accuracy(verdicts.first(min(counts)))} if counts else {}
+            rows.append({"steps": steps} | _accuracy(verdicts) | same)
     return rows
 
 
-def _row(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[str, Any] | None:
+def _row(results: Results, row: Row, budget: int) -> dict[str, Any] | None:
+    study = results.study
     values: dict[str, Any] = {"name": row.name, "title": row.title, "group": row.group, "budget": budget}
     values |= {"seen": budget in study.budgets, "elastic": is_elastic(row)}
-    values |= _loss(folder, jobs, row, budget) | _speed(folder, jobs, row, budget)
-    reference = _verdicts(folder, jobs, f"pictures-dense-dense-{study.sample_steps}-steps", "dense")
-    verdicts, seeds = _pictures(study, folder, jobs, row, budget)
-    if verdicts is not None:
-        drawn = [one for name in _picture_jobs(study, row, budget) for one in _judged(folder, jobs, name) or ()]
-        values |= _accuracy(verdicts, reference) | {"seeds": seeds, "faults": count_faults(drawn, budget)}
-    by_steps = []
-    for steps in row.steps_at.get(budget, ()):
-        names = [f"pictures-{row.name}-{seed}-{budget}-{steps}-steps" for seed in row.seeds]
-        verdicts, seeds = _of_seeds(folder, jobs, names, budget)
-        if verdicts is not None:
-            by_steps.append({"steps": steps, "seeds": seeds} | _accuracy(verdicts, None))
-    if by_steps and "overall" in values:
-        same = {name: values[name] for name in ("seeds", "images", "overall", "interval", "tasks")}
-        by_steps.append({"steps": study.sample_steps} | same)
-    values |= {"by_steps": by_steps} if by_steps else {}
+    values |= _loss(results, row, budget) | results.speed(row, budget)
+    judged, verdicts = results.judged(row, budget), results.verdicts(row, budget)
+    if verdicts:
+        drawn = [picture for pictures in judged.values() for picture in pictures]
+        values |= _accuracy(mean_of([*verdicts.values()]), results.dense(study.sample_steps))
+        values |= {"seeds": len(verdicts), "faults": count_faults(drawn, budget)}
+        values |= {"overall_by_seed": [_accuracy(one)["overall"] for one in verdicts.values()]}
+    values |= _by_steps(results, row, budget)
     found = ("overall", "loss_difference", "speedup", "by_steps")
     if not any(name in values for name in found):
         return None
-    return values | _behind(study, folder, jobs, row, budget)
+    return values | _behind(results, row, budget)
 
 
-def _behind(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[str, Any]:
-    """By how much the study's first row is better at the same budget, paired by prompt and by example."""
-    first, found = study.rows[0], {}
-    if row is first or budget not in budgets_of(study, first):
+def _by_steps(results: Results, row: Row, budget: int) -> dict[str, Any]:
+    """The row at fewer sampling steps, and at the study's own; each paired with dense at every number of steps."""
+    study, found = results.study, []
+    several = [(steps, results.verdicts(row, budget, steps)) for steps in row.steps_at.get(budget, ())]
+    if any(verdicts for _, verdicts in several):
+        several.append((study.sample_steps, results.verdicts(row, budget)))
+    for steps, verdicts in several:
+        if not verdicts:
+            continue
+        mean = mean_of([*verdicts.values()])
+        against = []
+        for fewer in dict.fromkeys((study.sample_steps, *study.dense_steps)):
+            dense = results.dense(fewer)
+            paired = _accuracy(mean, dense) if dense is not None else {}
+            if "difference" in paired:
+                against.append(
+                    {"steps": fewer} | {name: paired[name] for name in ("difference", "difference_interval")}
+                )
+        found.append({"steps": steps, "seeds": len(verdicts)} | _accuracy(mean) | {"minus_dense_at": against})
+    return {"by_steps": found} if found else {}
+
+
+def _behind(results: Results, row: Row, budget: int) -> dict[str, Any]:
+    """By how much the study's first row is better at the same budget, paired by seed, by prompt and by example."""
+    first, found = results.study.rows[0], {}
+    if row is first or budget not in budgets_of(results.study, first):
         return found
-    (ours, _), (other, _) = (_pictures(study, folder, jobs, one, budget) for one in (first, row))
-    if ours is not None and other is not None:
-        count = min(len(ours[0]), len(other[0]))
-        _, _, lead, interval = stratified_summary(ours[0][:count] - other[0][:count], other[1][:count])
+    ours, other = _shared(*(results.verdicts(one, budget) for one in (first, row)))
+    if ours and other:
+        ours, other = mean_of(ours), mean_of(other)
+        count = min(len(ours.tasks), len(other.tasks))
+        change = ours.right[:count] - other.right[:count]
+        _, _, lead, interval = stratified_summary(change, other.tasks[:count])
         found |= {"lead": lead, "lead_interval": list(interval), "lead_images": count}
-    above, below = (_changes(folder, jobs, one, budget)[0] for one in (row, first))
-    if above and below:
+    (below, times), (above, _) = (results.losses(one, budget) for one in (first, row))
+    below, above = _shared(below, above)
+    if below and above:
         change = np.mean(above, axis=0) - np.mean(below, axis=0)
         found |= {"loss_lead": float(change.mean()), "loss_lead_interval": _spread(change)}
+        parts = [change[inside] for inside in _by_time(times)]
+        found["loss_lead_by_time"] = [[float(part.mean()), *_spread(part)] if len(part) else None for part in parts]
     return found
 
 
-Verdicts = tuple[np.ndarray, list[str]]  # (n,) share of the seeds that were right, and the task of each prompt
+def _shared(first: dict[int, Any], second: dict[int, Any]) -> tuple[list[Any], list[Any]]:
+    """Both at the training seeds they share, which draw the same data, noise and budgets; else at all they have."""
+    seeds = [seed for seed in first if seed in second]
+    both = [{seed: one[seed] for seed in seeds} for one in (first, second)] if seeds else [first, second]
+    return [*both[0].values()], [*both[1].values()]
 
 
-def _pictures(study: Study, folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> tuple[Verdicts | None, int]:
-    """The verdicts of a row at a budget and the study's own steps, and of how many seeds they are the mean."""
-    if budget not in row.images:
-        return None, 0
-    return _of_seeds(folder, jobs, _picture_jobs(study, row, budget), budget)
-
-
-def _picture_jobs(study: Study, row: Row, budget: int) -> list[str]:
-    """One for each training seed: budgets of which as many pictures are wanted are drawn together."""
-    some = [one for one in budgets_of(study, row) if row.images.get(one) == row.images[budget]]
-    return [f"pictures-{row.name}-{seed}-{'-'.join(map(str, some))}-{study.sample_steps}-steps" for seed in row.seeds]
-
-
-def _of_seeds(folder: Path, jobs: dict[str, Job], names: list[str], budget: int) -> tuple[Verdicts | None, int]:
-    """The verdicts at a budget, averaged over the training seeds that are done, and how many those are."""
-    found = [one for name in names if (one := _verdicts(folder, jobs, name, str(budget))) is not None]
-    if not found:
-        return None, 0
-    return (np.mean([one[0] for one in found], axis=0), found[0][1]), len(found)
-
-
-def _verdicts(folder: Path, jobs: dict[str, Job], name: str, budget: str) -> Verdicts | None:
-    pictures = _judged(folder, jobs, name)
-    if pictures is None:
-        return None
-    return np.array([one["correct"][budget] for one in pictures], dtype=np.float64), [one["task"] for one in pictures]
-
-
-def _judged(folder: Path, jobs: dict[str, Job], name: str) -> list[dict[str, Any]] | None:
-    """Every picture of a job with its verdicts, once it is done."""
-    if name not in jobs or result_of(folder, jobs[name]) is None:
-        return None
-    path = folder / "pictures" / name.removeprefix("pictures-") / "results.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))["pictures"]
-    except (OSError, ValueError, KeyError):
-        raise InputError(f"{path} is missing or damaged; delete {folder / 'jobs' / name}.json to draw again") from None
-
-
-def _accuracy(verdicts: Verdicts, dense: Verdicts | None) -> dict[str, Any]:
-    values, labels = verdicts
-    tasks, _, overall, interval = stratified_summary(values, labels)
-    found = {"images": len(values), "overall": overall, "interval": list(interval), "tasks": tasks}
-    if dense is not None and len(dense[0]) >= len(values):  # fewer pictures are the first of more
-        _, _, change, spread = stratified_summary(values - dense[0][: len(values)], labels)
+def _accuracy(verdicts: Verdicts, dense: Verdicts | None = None) -> dict[str, Any]:
+    tasks, _, overall, interval = stratified_summary(*verdicts)
+    count = len(verdicts.tasks)
+    found = {"images": count, "overall": overall, "interval": list(interval), "tasks": tasks}
+    if dense is not None and len(dense.tasks) >= count:
+        _, _, change, spread = stratified_summary(verdicts.right - dense.first(count).right, verdicts.tasks)
         found |= {"difference": change, "difference_interval": list(spread)}
     return found
 
 
-def _changes(folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> tuple[list[np.ndarray], np.ndarray | None]:
-    """The loss of every example above that of dense, for each training seed that is done; and the examples' times."""
-    changes, times = [], None
-    for seed in row.seeds:
-        name = f"loss-{row.name}-{seed}"
-        if result_of(folder, jobs[name]) is None:
-            continue
-        path = folder / "losses" / f"{row.name}-{seed}.json"
-        try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            times, losses = np.array(kept["times"]), kept["losses"]
-            changes.append(np.array(losses[str(budget)]) - np.array(losses["dense"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            again = folder / "jobs" / f"{name}.json"
-            raise InputError(f"{path} is missing or damaged; delete {again} to measure again") from None
-    return changes, times
-
-
-def _loss(folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[str, Any]:
+def _loss(results: Results, row: Row, budget: int) -> dict[str, Any]:
     """The paired validation loss above dense, in all and by the time of the example."""
-    changes, times = _changes(folder, jobs, row, budget)
+    changes, times = results.losses(row, budget)
     if not changes:
         return {}
-    change = np.mean(changes, axis=0)
-    by_time = []
-    for low, high in pairwise(TIME_EDGES):
-        inside = (times >= low) & (times < high)
-        by_time.append(float(change[inside].mean()) if inside.any() else None)
+    change = np.mean([*changes.values()], axis=0)
+    parts = [change[inside] for inside in _by_time(times)]
     return {
         "loss_difference": float(change.mean()),
         "loss_interval": _spread(change),
-        "loss_by_time": by_time,
+        "loss_by_time": [float(part.mean()) if len(part) else None for part in parts],
+        "loss_by_time_interval": [_spread(part) if len(part) else None for part in parts],
+        "loss_by_time_examples": [len(part) for part in parts],
         "loss_examples": len(change),
-        "loss_by_seed": [float(one.mean()) for one in changes],
+        "loss_by_seed": [float(one.mean()) for one in changes.values()],
     }
+
+
+def _by_time(times: np.ndarray) -> list[np.ndarray]:
+    return [(times >= low) & (times < high) for low, high in pairwise(TIME_EDGES)]
 
 
 def _spread(values: np.ndarray) -> list[float]:
     return list(percentile_interval(resampled_means(values, ["all"] * len(values))["all"]))
-
-
-def _speed(folder: Path, jobs: dict[str, Job], row: Row, budget: int) -> dict[str, Any]:
-    result = result_of(folder, jobs[f"time-{row.name}"])
-    one = next((one for one in (result or {"rows": []})["rows"] if one["budget"] == budget), None)
-    if one is None:
-        return {}
-    return {"speedup": one["speedup"], "analytic_speedup": one["analytic_speedup"]}

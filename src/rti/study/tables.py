@@ -54,7 +54,7 @@ def leads(values: dict[str, Any]) -> str:
 
 
 def times(values: dict[str, Any]) -> str:
-    """Markdown: the loss above dense by the time of the example, at each trained budget; bold is the lowest there.
+    """Markdown: the loss above dense by the time of the example, at each trained budget; then paired with ours.
 
     A method without a budget, or with another core, spends more or less: it is listed, but not compared.
     """
@@ -69,18 +69,34 @@ def times(values: dict[str, Any]) -> str:
             cell = "" if value is None else f"{value:+.4f}"
             cells.append(f"**{cell}**" if cell and row in alike and value == lowest else cell)
         lines.append([row["title"], _budget(row), *cells])
-    return _markdown(lines)
+    examples = next((row["loss_by_time_examples"] for row in rows), [])
+    text = (
+        f"Loss minus dense, by the time of the example ({', '.join(map(str, examples))} examples); bold is the lowest "
+    )
+    text += "mean of a budget.\n\n" + _markdown(lines)
+    compared = [row for row in rows if "loss_lead_by_time" in row and _spends_its_budget(row)]
+    if compared:
+        lines = [["ours is better than", "R", *spans], ["---"] * (len(spans) + 2)]
+        for row in sorted(compared, key=lambda row: -row["budget"]):
+            cells = ["" if one is None else _points(one[0], one[1:], 1, 4) for one in row["loss_lead_by_time"]]
+            lines.append([row["title"], _budget(row), *cells])
+        text += "\nThe same, paired with ours: by how much the loss of ours is lower (95 % interval).\n\n" + _markdown(
+            lines
+        )
+    return text
 
 
 def faults(values: dict[str, Any]) -> str:
     """Markdown: what is wrong with the wrong pictures, and how often a single object is right, by its shape."""
     rows = [row for row in values["rows"] if "faults" in row]
     shapes = sorted({shape for row in rows for shape in row["faults"]["by_shape"]})
-    head = ["method", "R", "wrong", *(f"first fault: {kind}" for kind in KINDS), *(f"one {shape}" for shape in shapes)]
+    head = ["method", "R", "wrong", *(f"first fault: {kind}" for kind in KINDS), "pairs miscoloured, of those found"]
+    head += [f"one {shape}, right" for shape in shapes]
     lines = [head, ["---"] * len(head)]
     for row in sorted(rows, key=lambda row: -row["budget"]):
         found = row["faults"]
         kinds = [str(found["kinds"][kind]) for kind in KINDS]
+        kinds.append(f"{found['pairs_miscoloured']} of {found['pairs_found']}")
         right = ["{} of {}".format(*found["by_shape"][s]) if s in found["by_shape"] else "" for s in shapes]
         lines.append([row["title"], _budget(row), f"{found['wrong']} of {found['pictures']}", *kinds, *right])
     return _markdown(lines)
