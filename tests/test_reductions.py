@@ -8,7 +8,7 @@ import torch
 import rti
 from rti import cost
 from rti.backbones import build
-from rti.orders import hilbert_order
+from rti.orders import hilbert_order, order
 from rti.presets import PRESETS
 from rti.read import MeanRead, centre_phasors, membership
 from rti.reductions import REDUCTIONS, Span, config_from_dict, make_reduction
@@ -29,6 +29,7 @@ ABLATIONS = {
     "longer": {"core": (0, 3)},
 }
 EVERY = [(name, {}) for name in REDUCTIONS] + [("region", changes) for changes in ABLATIONS.values()]
+EVERY.append(("feature-similarity", {"order": "hilbert"}))
 
 
 def make_model(family: str, name: str, **changes) -> rti.ElasticModel:
@@ -120,12 +121,13 @@ def test_the_tokens_of_each_block_are_as_many_as_the_reduction_says(name):
 # Feature similarity.
 
 
+@pytest.mark.parametrize("walk", ["raster", "hilbert"])
 @pytest.mark.parametrize("budget", [1, 2, 5, 13, 63, 64])
-def test_groups_are_those_of_a_brute_force_search(budget):
-    model = make_model("jit", "feature-similarity")
+def test_groups_are_those_of_a_brute_force_search(budget, walk):
+    model = make_model("jit", "feature-similarity", order=walk)
     tokens = entering(model)
     groups = model.reduction.regions(tokens, budget)
-    anchors = anchor_positions(64, budget).tolist()
+    anchors = order(walk, 8, 8)[0][anchor_positions(64, budget)].tolist()
     assert len(set(anchors)) == budget
     for features, found in zip(tokens.image, groups.tolist(), strict=True):
         for patch in range(64):
@@ -143,6 +145,17 @@ def test_anchors_are_evenly_spaced():
     assert anchor_positions(64, 64).tolist() == list(range(64))
     gaps = anchor_positions(1000, 7).diff()
     assert int(gaps.max() - gaps.min()) <= 1
+
+
+def test_anchors_along_the_hilbert_curve_lie_over_the_whole_frame():
+    """One in each of 16 cells, where row by row all are in two columns."""
+    for walk, columns in (("raster", {2, 6}), ("hilbert", set(range(8)))):
+        anchors = order(walk, 8, 8)[0][anchor_positions(64, 16)]
+        cells = {(int(anchor) // 8 // 2, int(anchor) % 8 // 2) for anchor in anchors}
+        assert {int(anchor) % 8 for anchor in anchors} <= columns
+        assert (len(cells) == 16) == (walk == "hilbert")
+    with refused("order", "raster"):
+        REDUCTIONS["feature-similarity"][0](core=CORE, order="spiral")
 
 
 def test_no_group_is_empty_where_all_patches_are_alike():
@@ -166,13 +179,21 @@ def test_a_group_may_lie_anywhere():
 # Latent array.
 
 
-@torch.no_grad()
-def test_every_latent_can_read_the_whole_frame():
+def test_every_latent_reads_the_whole_frame_and_can_learn_to_read_any_of_it():
     model = make_model("minit2i", "latent-array")
-    weights = model.reduction.weights(entering(model), 16)
+    tokens, reduction = entering(model), model.reduction
+    weights = reduction.weights(tokens, 16)
     assert weights.shape == (2, 16, 64)
     assert (weights > 0).all()
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 16))
+    least = weights.detach().mean(dim=0).argmin(dim=-1).expand(2, -1)[..., None]  # read by each latent at the start
+    assert (weights.gather(-1, least) < 0.01).all()
+    optimiser = torch.optim.Adam(reduction.parameters(), lr=0.03)
+    for _ in range(100):
+        optimiser.zero_grad()
+        reduction.weights(tokens, 16).gather(-1, least).log().mean().neg().backward()
+        optimiser.step()
+    assert (reduction.weights(tokens, 16).gather(-1, least) > 0.4).all()  # one of its two heads, at least
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -41,6 +41,10 @@ class ReductionConfig:
         if not isinstance(getattr(self, field), bool):
             raise InputError(f"{field} must be true or false, got {getattr(self, field)!r}")
 
+    def _check_choice(self, field: str, allowed: tuple[str, ...]) -> None:
+        if getattr(self, field) not in allowed:
+            raise InputError(f"{field} {getattr(self, field)!r} is unknown; allowed: {', '.join(allowed)}")
+
     def check_fits(self, depth: int) -> None:
         if self.core[1] >= depth:
             raise InputError(f"core {self.core} is outside the trunk; allowed: blocks 0 to {depth - 1}")
@@ -90,8 +94,7 @@ class RegionConfig(ReductionConfig):
         choices = {"order": ORDER_NAMES, "cuts": CUT_NAMES, "cuts_from": CUT_SOURCES}
         choices |= {"interface": INTERFACES, "position": POSITIONS}
         for field, allowed in choices.items():
-            if getattr(self, field) not in allowed:
-                raise InputError(f"{field} {getattr(self, field)!r} is unknown; allowed: {', '.join(allowed)}")
+            self._check_choice(field, allowed)
         self._check_switch("size_embedding")
         if self.size_prior is None:
             object.__setattr__(self, "size_prior", 0.5 if self.cuts_from == "estimate" else 0.0)
