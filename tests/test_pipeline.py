@@ -365,6 +365,34 @@ def test_full_strength_forgets_the_image(pipe, photograph):
     assert torch.equal(pipe("a cube", image=photograph, strength=1.0, generator=seeds(0), **QUICK).images, plain)
 
 
+def test_a_callback_may_give_back_other_latents_as_in_diffusers(jit, monkeypatch):
+    """Each step starts from what the callback left: here one half of the picture is held as it was."""
+    held, seen = torch.full((1, 3, 32, 16), 0.25), []
+    forward = rti.Backbone.forward
+    monkeypatch.setattr(rti.Backbone, "forward", lambda *args, **rest: seen.append(args[1]) or forward(*args, **rest))
+
+    def hold(pipe, step, when, values):
+        values["latents"] = values["latents"].clone()
+        values["latents"][..., :16] = held
+        return values
+
+    options = QUICK | dict(num_inference_steps=3, guidance_scale=1.0, output_type="pt")
+    images = jit(label=1, generator=seeds(2), callback_on_step_end=hold, **options).images
+    close(images[..., :16], (held + 1) / 2, 1e-6)
+    assert len(seen) == 5  # Heun: two a step, and one for the last
+    assert all(torch.equal(x[..., :16], held) for x in seen[2::2])
+    plain = jit(label=1, generator=seeds(2), **options).images
+    assert not torch.equal(plain[..., 16:], images[..., 16:])  # the rest has seen it
+    untouched = jit(label=1, generator=seeds(2), callback_on_step_end=lambda *_: {}, **options).images
+    assert torch.equal(untouched, plain)
+
+
+@pytest.mark.parametrize(("latents", "named"), [(torch.zeros(1, 3, 8, 8), "(1, 3, 8, 8)"), ("noise", "'noise'")])
+def test_latents_that_do_not_fit_are_refused(jit, latents, named):
+    with refused(named, "(1, 3, 32, 32)"):
+        jit(label=1, callback_on_step_end=lambda *_: {"latents": latents}, **QUICK)
+
+
 @pytest.mark.parametrize(("strength", "first"), [(1.0, 0), (0.8, 2), (0.5, 5), (0.3, 7), (0.1, 9), (0.001, 9)])
 def test_strength_is_the_share_of_the_steps_that_are_run(jit, photograph, strength, first, monkeypatch):
     """The run starts at the state that the noise and the picture have at that time."""

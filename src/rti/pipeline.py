@@ -163,7 +163,8 @@ class Pipeline:
         image, strength: start from this picture instead of noise; a strength of 1 forgets it, 0.1 changes little.
         batch_size: how many pictures to make at a time; it never changes a picture.
         callback_on_step_end: called as diffusers does, with the pipeline, the step, its time, and a dict of "latents"
-            (here the picture so far) and "estimate" (the clean picture predicted); it may raise to stop.
+            (here the picture so far) and "estimate" (the clean picture predicted). A dict it gives back may hold other
+            "latents" to go on with; it may raise to stop.
         return_regions: also give back the regions of the last step.
         lenient: leave words out that the text encoder does not know, with a warning, instead of refusing the prompt.
         """
@@ -278,11 +279,14 @@ class _Watcher:
         self.time = self.times[-2]
         self.estimate: torch.Tensor | None = None
 
-    def __call__(self, step: int, state: torch.Tensor, estimate: torch.Tensor) -> None:
+    def __call__(self, step: int, state: torch.Tensor, estimate: torch.Tensor) -> torch.Tensor:
+        if self.callback is not None:
+            given = {"latents": state, "estimate": estimate}
+            returned = self.callback(self.pipeline, step, self.times[step], given)
+            state = returned.get("latents", state) if isinstance(returned, dict) else state
         if step == self.steps - 2:
             self.state, self.estimate = state, estimate
-        if self.callback is not None:
-            self.callback(self.pipeline, step, self.times[step], {"latents": state, "estimate": estimate})
+        return state
 
 
 def _check_count(name: str, value: Any) -> None:

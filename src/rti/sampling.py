@@ -19,7 +19,7 @@ from rti.errors import InputError
 from rti.flow import time_grid, velocity
 
 Velocity = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # (x, t, step) -> dx/dt
-Callback = Callable[[int, torch.Tensor], None]  # called after each step with its number and the new state
+Callback = Callable[[int, torch.Tensor], torch.Tensor]  # from a step's number and state to the state to go on with
 
 
 def euler(velocity: Velocity, x: torch.Tensor, times: torch.Tensor, callback: Callback | None = None) -> torch.Tensor:
@@ -27,7 +27,7 @@ def euler(velocity: Velocity, x: torch.Tensor, times: torch.Tensor, callback: Ca
     for step, (t, t_next) in enumerate(pairwise(times)):
         x = x + (t_next - t) * velocity(x, t, step)
         if callback is not None:
-            callback(step, x)
+            x = callback(step, x)
     return x
 
 
@@ -40,7 +40,7 @@ def heun(velocity: Velocity, x: torch.Tensor, times: torch.Tensor, callback: Cal
             slope = (slope + velocity(x + (t_next - t) * slope, t_next, step)) / 2
         x = x + (t_next - t) * slope
         if callback is not None:
-            callback(step, x)
+            x = callback(step, x)
     return x
 
 
@@ -114,7 +114,7 @@ def sample(
     text_budget: Budget = None,
     solver: str | None = None,
     start: int = 0,
-    callback: Callable[[int, torch.Tensor, torch.Tensor], None] | None = None,
+    callback: Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor | None] | None = None,
     progress: bool = False,
 ) -> torch.Tensor:
     """Sample images from noise of the family's scale: (B, C, H, W) -> (B, C, H, W) float32, not clamped.
@@ -123,7 +123,7 @@ def sample(
     `guidance_budget` is that of the unconditional branch, by default the same; `text_budget` is the number of text
     regions, by default all of the text. What is not given is as the family's authors sample. `start` skips the first
     steps, for image-to-image; `noise` is then the state at that step. `callback(step, state, estimate)` is called after
-    each step and may raise to stop.
+    each step; it may give back another state to go on with, or raise to stop.
     """
     backbone = getattr(model, "backbone", model)
     flow = backbone.flow
@@ -147,12 +147,20 @@ def sample(
     guided = GuidedVelocity(model, condition, flow, float(scale), interval, budgets, guidance_budgets, text_budget)
     with _bar(count - start, progress) as advance:
 
-        def after_step(step: int, x: torch.Tensor) -> None:
+        def after_step(step: int, x: torch.Tensor) -> torch.Tensor:
             advance()
-            if callback is not None:
-                callback(start + step, x, guided.estimate)
+            changed = None if callback is None else callback(start + step, x, guided.estimate)
+            return x if changed is None else _same_kind(changed, x)
 
         return SOLVERS[solver](guided, noise.float(), times[start:], after_step)
+
+
+def _same_kind(state: Any, before: torch.Tensor) -> torch.Tensor:
+    """A state that a callback gave back, as the sampler goes on with it."""
+    if not isinstance(state, torch.Tensor) or state.shape != before.shape:
+        given = f"of shape {tuple(state.shape)}" if isinstance(state, torch.Tensor) else repr(state)
+        raise InputError(f"the callback gave back a state {given}; allowed: a tensor of shape {tuple(before.shape)}")
+    return state.to(before.device, before.dtype)
 
 
 def _check_guidance(scale: Any, interval: Any) -> None:
