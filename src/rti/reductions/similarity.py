@@ -18,8 +18,8 @@ from rti.reductions.grouped import GroupedReduction
 class SimilarityConfig(ReductionConfig):
     """Only the grouping differs from our regions: Read, Write, sizes and positions are the same.
 
-    Anchors are evenly spaced along `order`. Row by row, R of a quarter of the side and less share a few columns; along
-    the Hilbert curve they lie over the whole frame.
+    Anchors are evenly spaced along `order`. Row by row they stand in R / width columns, or in one;
+    along the Hilbert curve they lie over the whole frame.
     """
 
     name: ClassVar[str] = "feature-similarity"

@@ -35,6 +35,7 @@ class Results:
     def __init__(self, study: Study, folder: Path):
         self.study, self.folder = study, folder
         self.jobs = {job.name: job for job in plan(study, folder)}
+        self._read: dict[str, list[dict[str, Any]]] = {}  # pictures of jobs, which several rows are compared with
 
     def result(self, name: str) -> dict[str, Any] | None:
         return None if name not in self.jobs else result_of(self.folder, self.jobs[name])
@@ -113,11 +114,14 @@ class Results:
     def _judged(self, name: str) -> list[dict[str, Any]] | None:
         if self.result(name) is None:
             return None
+        if name in self._read:
+            return self._read[name]
         path = self.folder / "pictures" / name.removeprefix("pictures-") / "results.json"
         try:
-            return json.loads(path.read_text(encoding="utf-8"))["pictures"]
+            self._read[name] = json.loads(path.read_text(encoding="utf-8"))["pictures"]
         except (OSError, ValueError, KeyError):
             raise InputError(f"{path} is missing or damaged; {self._again(name, 'draw')}") from None
+        return self._read[name]
 
     def _again(self, name: str, what: str) -> str:
         return f"delete {self.folder / 'jobs' / name}.json to {what} again"

@@ -54,7 +54,7 @@ def build_page(studio: Studio, study: Path | None = None) -> gradio.Blocks:
             _photograph_tab()
         with gradio.Tab("Study"):
             _study_tab(study)
-    return page.queue(max_size=64, default_concurrency_limit=1)
+    return page.queue(max_size=64, default_concurrency_limit=1)  # of photographs; pictures have a line of their own
 
 
 def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
@@ -138,8 +138,8 @@ def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
     inputs = [subject, seed, steps, guidance, budget, text_budget, show]
     outputs = [dense, region, status, numbers, both]
     # The studio's line, not Gradio's queue: Gradio's cancel can come late, and then takes a visitor's next run.
-    hidden = dict(queue=False, show_progress="hidden", api_visibility="private")
-    go.click(halt, None, None, trigger_mode="multiple", **hidden).then(  # a second click draws anew
+    hidden = dict(show_progress="hidden", api_visibility="private")
+    go.click(halt, None, None, queue=False, trigger_mode="multiple", **hidden).then(  # a second click draws anew
         generate,
         inputs,
         outputs,
@@ -149,8 +149,7 @@ def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
         show_progress="minimal",
         show_progress_on=status,
     )
-    stop.click(say_halted, None, status, **hidden)
-    hidden |= dict(queue=True)
+    stop.click(say_halted, None, status, queue=False, **hidden)
     show.change(lambda show, both: both[1] if show and both[1] is not None else both[0], [show, both], region, **hidden)
     page.unload(halt)  # nobody looks any more
 
