@@ -18,7 +18,7 @@ from rti.scenes.detect import Detection
 from rti.scenes.judge import judge
 from rti.scenes.world import Requirement
 from rti.study.faults import kind_of
-from rti.study.figures import cores, draw_figures
+from rti.study.figures import cores, draw_figures, orders
 from rti.study.plan import Job, Row, Study, plan, read_study
 from rti.study.report import collect
 from rti.study.run import result_of, run_jobs
@@ -415,6 +415,22 @@ def test_cores_are_drawn_by_their_cost(finished):
     assert [ours.get_label(), other.get_label()] == ["ours", "raster"]
     assert list(ours.get_xdata()) == [row["analytic_speedup"] for row in values["rows"] if row["name"] == "ours"]
     assert other.get_linestyle() == "--"
+
+
+def test_orders_are_drawn_beside_ours(finished):
+    study, folder = finished
+    values = collect(study, folder)
+    raster = [row for row in values["rows"] if row["name"] == "raster" and row["seen"]]
+    (alone,) = orders(values).figure.axes  # no pictures of it were drawn
+    (points,) = alone.containers
+    assert list(points[0].get_xdata()) == [row["budget"] for row in raster] == [8, 16]
+    assert list(points[0].get_ydata()) == [row["loss_lead"] for row in raster]
+
+    raster[1] |= {"lead": 0.25, "lead_interval": [0.125, 0.5]}
+    left, _ = orders(values).figure.axes
+    assert [points[0].get_xdata()[0] for points in left.containers] == [25]
+    assert left.containers[0].lines[2][0].get_segments()[0][:, 0].tolist() == [12.5, 50]
+    assert [label.get_text() for label in left.get_yticklabels()] == ["raster, R = 16"]
 
 
 def test_the_figures_are_drawn_and_nothing_is_drawn_of_nothing(finished):

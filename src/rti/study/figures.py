@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rti.plots import COLOURS, GREY, MARKERS, axes, save_both
+from rti.plots import COLOURS, GREY, MARKERS, axes, panels, save_both
 from rti.study.tables import TIME_EDGES
 
 if TYPE_CHECKING:
@@ -129,31 +129,44 @@ def _budget_axis(one: Axes, budgets: list[int]) -> None:
     one.set_xlabel("budget R, region tokens in the core")
 
 
-def _loss_bars(values: dict[str, Any], groups: tuple[str, ...], title: str) -> Axes | None:
-    """Ours and what takes a part of it away, at the trained budgets."""
-    found = _by_name(values, "loss_difference", groups)
-    ours = _by_name(values, "loss_difference", ("main",))
-    first = next(iter(ours.items()), None)
-    if not found or first is None:
+def _beside_ours(values: dict[str, Any], group: str, title: str) -> Axes | None:
+    """Variants of ours, paired with it: in right pictures where they were drawn, in loss at every trained budget."""
+    found = _by_name(values, "loss_lead", (group,))
+    drawn = [row for rows in _by_name(values, "lead", (group,)).values() for row in rows]
+    if not found:
         return None
-    found = {first[0]: first[1]} | found
-    one = axes(7, 4.4)
-    for name, rows in found.items():
-        colour, marker = _styles(values)[name]
+    *left, right = panels(2, 11, 4) if drawn else [axes(7, 4.4)]
+    styles = {name: dict(zip(("color", "marker"), style, strict=True)) for name, style in _styles(values).items()}
+    for one in left:
+        for place, row in enumerate(drawn):
+            lead, spread = _leads([row], "lead", 100)
+            one.errorbar(lead, place, xerr=spread, capsize=2, **styles[row["title"]])
+        one.set_yticks(range(len(drawn)), [f"{row['title']}, R = {row['budget']}" for row in drawn])
+        one.set_ylim(len(drawn) - 0.4, -0.6)  # from above
+        one.axvline(0, color=GREY, linewidth=1)
+        one.set_xlabel("right pictures that ours has more, points")
+    for number, (name, rows) in enumerate(found.items()):
         rows = [row for row in rows if row["seen"]]
-        low = [row["loss_difference"] - row["loss_interval"][0] for row in rows]
-        high = [row["loss_interval"][1] - row["loss_difference"] for row in rows]
-        x, y = [row["budget"] for row in rows], [row["loss_difference"] for row in rows]
-        one.errorbar(x, y, [low, high], color=colour, marker=marker, capsize=2, linewidth=1.4, label=name)
-    _budget_axis(one, sorted({row["budget"] for rows in found.values() for row in rows if row["seen"]}))
-    one.set_ylabel("validation loss minus dense")
-    one.set_title(title)
-    one.legend(frameon=False, fontsize=8)
-    return one
+        beside = 2 ** (0.08 * (number - (len(found) - 1) / 2))  # so that no interval covers another
+        lead, spread = _leads(rows, "loss_lead", 1)
+        x = [row["budget"] * beside for row in rows]
+        right.errorbar(x, lead, spread, linestyle="none", capsize=2, label=name, **styles[name])
+    _budget_axis(right, sorted({row["budget"] for rows in found.values() for row in rows if row["seen"]}))
+    right.axhline(0, color=GREY, linewidth=1)
+    right.set_ylabel("its validation loss minus that of ours")
+    right.legend(frameon=False, fontsize=8)
+    right.figure.suptitle(title)
+    return right
+
+
+def _leads(rows: list[dict[str, Any]], field: str, scale: float) -> tuple[list[float], list[list[float]]]:
+    """By how much ours leads each row, and how far its interval goes to both sides."""
+    spread = [[scale * abs(row[f"{field}_interval"][end] - row[field]) for row in rows] for end in (0, 1)]
+    return [scale * row[field] for row in rows], spread
 
 
 def components(values: dict[str, Any]) -> Axes | None:
-    return _loss_bars(values, ("component",), "What each component is worth")
+    return _beside_ours(values, "component", "What each component is worth; bars are 95 % intervals of the difference")
 
 
 def cores(values: dict[str, Any]) -> Axes | None:
@@ -176,7 +189,7 @@ def cores(values: dict[str, Any]) -> Axes | None:
 
 
 def orders(values: dict[str, Any]) -> Axes | None:
-    return _loss_bars(values, ("order",), "Orders of the patches")
+    return _beside_ours(values, "order", "Hilbert and other orders; bars are 95 % intervals of the difference")
 
 
 def loss_by_time(values: dict[str, Any]) -> Axes | None:
