@@ -405,16 +405,20 @@ def test_the_loss_by_time_says_which_rule_is_lowest_when(finished):
     assert lines[9][2].startswith("+0.3000 (")  # of the seed that both have
 
 
-def test_cores_are_drawn_by_their_cost(finished):
+def test_cores_are_drawn_by_their_cost_beside_the_same_rule(finished):
     study, folder = finished
     values = collect(study, folder)
     for row in values["rows"]:
         row["group"] = "core" if row["name"] == "raster" else "main"
-    drawn = cores(values)
-    ours, other = drawn.get_lines()
+    (alone,) = cores(values).get_lines()  # no other row cuts along that order
+    assert alone.get_label() == "raster"
+    plans = {row["name"]: row for row in values["study"]["rows"]}
+    plans["raster"]["settings"] = plans["ours"]["settings"] | {"core": "1,2"}
+    ours, other = cores(values).get_lines()
     assert [ours.get_label(), other.get_label()] == ["ours", "raster"]
     assert list(ours.get_xdata()) == [row["analytic_speedup"] for row in values["rows"] if row["name"] == "ours"]
-    assert other.get_linestyle() == "--"
+    assert [ours.get_linestyle(), other.get_linestyle()] == ["-", "--"]
+    assert ours.get_color() == other.get_color()
 
 
 def test_orders_are_drawn_beside_ours(finished):

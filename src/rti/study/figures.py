@@ -12,7 +12,7 @@ from rti.study.tables import TIME_EDGES
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LINES = (*COLOURS, "#7A5C3E", "#999999")  # a study has more rows than other figures have lines
+LINES = (*COLOURS, "#7A5C3E", "#999999", "#882255", "#117733")  # a study has more rows than other figures have lines
 
 
 def draw_figures(values: dict[str, Any], folder: Path) -> list[Path]:
@@ -52,13 +52,14 @@ def _line(
     style: tuple[str, str],
     title: str,
     fields: tuple[str, str] = ("overall", "interval"),
+    dashes: str = "-",
 ) -> None:
     """Accuracy, or its difference to dense, in percent, with its interval."""
     value, edges = fields
     y = [100 * row[value] for row in rows]
     spread = [[abs(100 * (row[edges][end] - row[value])) for row in rows] for end in (0, 1)]
     colour, marker = style
-    one.errorbar(x, y, spread, color=colour, marker=marker, capsize=2, linewidth=1.4, label=title)
+    one.errorbar(x, y, spread, fmt=dashes, color=colour, marker=marker, capsize=2, linewidth=1.4, label=title)
 
 
 PAIRED = ("difference", "difference_interval")
@@ -170,22 +171,41 @@ def components(values: dict[str, Any]) -> Axes | None:
 
 
 def cores(values: dict[str, Any]) -> Axes | None:
-    """Spans of blocks differ in cost at the same budget, so they are compared by their cost."""
+    """Spans of blocks differ in cost at the same budget, so they are compared by their cost, each with its own rule."""
     found = _by_name(values, "loss_difference", ("core",))
     if not found or not all("analytic_speedup" in row for row in values["rows"]):
         return None
-    one = axes(7, 4.4)
-    for title, rows in (_by_name(values, "loss_difference", ("main",)) | found).items():
-        if len(rows) > 1:
-            colour, marker = _styles(values)[title]
-            x, y = [row["analytic_speedup"] for row in rows], [row["loss_difference"] for row in rows]
-            dashes = "--" if title in found else "-"
-            one.plot(x, y, dashes, color=colour, marker=marker, markersize=4, linewidth=1.4, label=title)
-    one.set_xlabel("analytic speed-up")
-    one.set_ylabel("validation loss minus dense")
-    one.set_title("Cores of other blocks (dashed), at equal cost")
-    one.legend(frameon=False, fontsize=8)
-    return one
+    usual = _by_name(values, "loss_difference", ("main",))
+    rules = {row["title"]: _rule(row) for row in values["study"]["rows"]}
+    main = {rules[title]: title for title in reversed(usual) if rules[title] in [rules[other] for other in found]}
+    drawn = {title: rows for title, rows in usual.items() if title in main.values()} | found
+    pictures = {
+        title: [row for row in rows if "difference" in row and "speedup" in row] for title, rows in drawn.items()
+    }
+    left, *right = panels(2, 11, 4.2) if any(pictures.values()) else [axes(7, 4.4)]
+    for title, rows in drawn.items():
+        colour = _styles(values)[main.get(rules[title], title)][0]
+        marker = _styles(values)[title][1]
+        dashes = "--" if title in found else "-"
+        x, y = [row["analytic_speedup"] for row in rows], [row["loss_difference"] for row in rows]
+        left.plot(x, y, dashes, color=colour, marker=marker, markersize=4, linewidth=1.4, label=title)
+        for one in right:
+            some = pictures[title]
+            _line(one, [row["speedup"] for row in some], some, (colour, marker), title, PAIRED, dashes)
+    left.set_xlabel("analytic speed-up")
+    left.set_ylabel("validation loss minus dense")
+    left.legend(frameon=False, fontsize=8)
+    for one in right:
+        one.axhline(0, color=GREY, linewidth=1)
+        one.set_xlabel("measured speed-up of a guided forward pass")
+        one.set_ylabel("right pictures minus dense, points")
+    left.figure.suptitle("Cores of other blocks (dashed), at equal cost")
+    return left
+
+
+def _rule(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What a row does, but for the blocks it does it in."""
+    return row["reduction"], *sorted((name, value) for name, value in row["settings"].items() if name != "core")
 
 
 def orders(values: dict[str, Any]) -> Axes | None:
