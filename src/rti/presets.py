@@ -100,6 +100,8 @@ FROM_SCRATCH: dict[str, tuple[str, dict[str, Any]]] = {
         ),
     ),
 }
+# The same JiT for the photographs of scripts/photographs.py, which are as many as the classes of scenes.
+FROM_SCRATCH["photographs"] = FROM_SCRATCH["scenes-jit"]
 
 # How `rti train` adapts those that ship: budgets, steps, core, and what suits a small model on a CPU.
 _SCENES_TRAINING = dict(

@@ -9,13 +9,14 @@ from rti.data.fetch import HUB, WEB
 from rti.data.folder import CaptionFolder, ClassFolder, folder_kind, walk
 from rti.data.hub import PREFIX, open_hub
 from rti.data.mixture import Mixture
+from rti.data.photographs import PhotographSource
 from rti.data.scenes_source import ClassScenesSource, ScenesSource
 from rti.data.shards import ShardSource
 from rti.data.source import ENDINGS, KINDS, Source
 from rti.errors import InputError
 
 FORMS = (
-    "scenes, scenes:TASK, a folder of pictures, .tar shards (file, folder, {000..009} pattern, http(s):// or hf://), "
+    "scenes, scenes:TASK, photographs:FOLDER[:held-out], a folder of pictures, .tar shards (file, folder, {000..009} pattern, http(s):// or hf://), "
     "hf:NAME[:split], or several of these as A@WEIGHT,B@WEIGHT"
 )
 
@@ -76,6 +77,12 @@ def _open(part: str, size: int | tuple[int, int], flip: bool, seed: int, kind: s
         if task:
             raise InputError(f"{part} is for a model of captions; one of classes takes scenes, without a task")
         return ClassScenesSource(size, seed)
+    if world == "photographs":
+        held_out = task.endswith(":held-out")
+        folder = task.removesuffix(":held-out")
+        if not os.path.isdir(folder):
+            raise InputError(f"{folder!r} is no folder of photographs; scripts/photographs.py makes one")
+        return PhotographSource(folder, size, seed, "held-out" if held_out else "train")
     if part.startswith((*WEB, HUB)):
         return ShardSource(part, size, flip, kind)
     if part.startswith(PREFIX):
