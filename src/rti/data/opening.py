@@ -16,7 +16,8 @@ from rti.data.source import ENDINGS, KINDS, Source
 from rti.errors import InputError
 
 FORMS = (
-    "scenes, scenes:TASK, photographs:FOLDER[:held-out], a folder of pictures, .tar shards (file, folder, {000..009} pattern, http(s):// or hf://), "
+    "scenes, scenes:TASK, photographs:FOLDER[:held-out], a folder of pictures, "
+    ".tar shards (file, folder, {000..009} pattern, http(s):// or hf://), "
     "hf:NAME[:split], or several of these as A@WEIGHT,B@WEIGHT"
 )
 

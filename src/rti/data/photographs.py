@@ -16,7 +16,6 @@ from rti.data.source import ENDINGS, Example, Source, check_size
 from rti.errors import InputError
 from rti.images import open_image, to_tensor
 
-SPLITS = ("train", "held-out")
 # All as shares of the photograph's shorter side: how much of its longer side is held out, and how large crops are.
 HELD_OUT = 0.4
 CROPS = {"train": (0.3, 0.6), "held-out": (0.3, 0.4)}
@@ -32,22 +31,22 @@ class PhotographSource(Source):
     kind = "labels"
     endless = True
 
-    def __init__(
-        self, folder: str | Path, size: int | tuple[int, int], seed: int = 0, split: str = "train", length: int = 1 << 40
-    ) -> None:
-        if split not in SPLITS:
-            raise InputError(f"photographs have no split {split!r}; allowed: {', '.join(SPLITS)}")
+    def __init__(self, folder: str | Path, size: int | tuple[int, int], seed: int = 0, split: str = "train") -> None:
+        if split not in CROPS:
+            raise InputError(f"photographs have no split {split!r}; allowed: {', '.join(CROPS)}")
         if seed < 0:
             raise InputError(f"photographs need a seed of at least 0, got {seed}")
-        self.folder, self.size, self.seed, self.split, self.length = Path(folder), check_size(size), seed, split, length
+        self.size, self.seed, self.split = check_size(size), seed, split
         names = [path for path in walk(folder) if path.lower().endswith(ENDINGS)]
         if not names:
             raise InputError(f"{folder} holds no photographs ({', '.join(ENDINGS)}); scripts/photographs.py makes some")
         self.classes = [Path(name).stem for name in names]
-        self.photographs = [np.asarray(open_image(self.folder / name)) for name in names]
+        photographs = [np.asarray(open_image(Path(folder) / name)) for name in names]
+        self.shorter = [min(photograph.shape[:2]) for photograph in photographs]
+        self.parts = [part_of(photograph, split) for photograph in photographs]  # the rest is not even kept
 
     def __len__(self) -> int:
-        return self.length
+        return 1 << 40
 
     def __getitem__(self, index: int) -> Example:
         self.check_index(index)
@@ -55,10 +54,12 @@ class PhotographSource(Source):
         turn, place = divmod(index, len(self.classes))
         label = _shuffled(stream + 1, self.seed, turn, len(self.classes))[place]
         rng = np.random.default_rng([stream, self.seed, index])
-        photograph = Image.fromarray(self.photographs[label])
+        part = Image.fromarray(self.parts[label])
         height, width = self.size
-        box = crop_box(photograph.size, width / height, self.split, rng)
-        crop = photograph.resize((width, height), Image.Resampling.BICUBIC, box=box)
+        side = self.shorter[label] * rng.uniform(*CROPS[self.split])
+        crop = part.resize(
+            (width, height), Image.Resampling.BICUBIC, box=crop_box(part.size, side, width / height, rng)
+        )
         image = to_tensor(crop)[0]
         return Example(image.flip(-1).contiguous() if rng.random() < 0.5 else image.contiguous(), None, label)
 
@@ -67,22 +68,26 @@ class PhotographSource(Source):
         return f"photographs: {self.split} crops of {len(self.classes)} photographs at {height} x {width}"
 
 
-def crop_box(
-    size: tuple[int, int], aspect: float, split: str, rng: np.random.Generator
-) -> tuple[float, float, float, float]:
-    """(left, top, right, bottom) of a random crop within the split's part of a photograph of `size` (width, height).
+def part_of(photograph: np.ndarray, split: str) -> np.ndarray:
+    """One side of the border between training and held out: (H, W, 3) -> a part of it."""
+    height, width = photograph.shape[:2]
+    along = photograph if height > width else photograph.transpose(1, 0, 2)  # the longer side first
+    border = max(height, width) - round(HELD_OUT * min(height, width))
+    part = along[:border] if split == "train" else along[border:]
+    return np.ascontiguousarray(part if height > width else part.transpose(1, 0, 2))
 
-    `aspect` is the crop's width over its height; its longer side is the drawn one.
+
+def crop_box(
+    size: tuple[int, int], side: float, aspect: float, rng: np.random.Generator
+) -> tuple[float, float, float, float]:
+    """(left, top, right, bottom) of a crop at a random place in a part of `size` (width, height).
+
+    `side` is the crop's longer side, `aspect` its width over its height.
     """
-    shorter = min(size)
-    side = shorter * rng.uniform(*CROPS[split])
-    crop = (side * min(1, aspect), side * min(1, 1 / aspect))  # width, height
-    longer = int(size[1] > size[0])  # the axis that is divided: 0 is the width
-    corner = [rng.uniform(0, size[axis] - crop[axis]) for axis in (0, 1)]
-    border = size[longer] - HELD_OUT * shorter
-    start, end = (0.0, border) if split == "train" else (border, float(size[longer]))
-    corner[longer] = rng.uniform(start, end - crop[longer])
-    return corner[0], corner[1], corner[0] + crop[0], corner[1] + crop[1]
+    side = min(side, *size)  # the border is rounded to a pixel
+    width, height = side * min(1, aspect), side * min(1, 1 / aspect)
+    left, top = rng.uniform(0, size[0] - width), rng.uniform(0, size[1] - height)
+    return left, top, left + width, top + height
 
 
 @lru_cache(maxsize=16)
