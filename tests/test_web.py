@@ -4,7 +4,6 @@ Skipped where gradio is not there; the browser's tests also where playwright or 
 """
 
 import io
-import json
 import runpy
 import shutil
 import socket
@@ -243,16 +242,10 @@ def test_a_visitor_in_line_is_told_and_stops_without_waiting(visit, studio):
     status(visit, "Done")
 
 
-def test_without_results_the_study_is_a_sentence(visit):
-    visit.get_by_role("tab", name="Study").click()
-    assert "no results" in status(visit, "study", "#study")
-
-
 def test_a_visitor_sees_the_curves_and_the_table_of_a_study(browser, studio, tmp_path):
     from rti.web.page import build_page, launch
 
-    (tmp_path / "results.json").write_text(json.dumps(study_values()))
-    page = build_page(studio, tmp_path)
+    page = build_page(studio, study_values())
     visit = browser.new_page(viewport={"width": 1200, "height": 1400})
     visit.set_default_timeout(SECONDS)
     visit.goto(launch(page, wait=False))
