@@ -3,15 +3,15 @@
 import io
 import os
 import socket
-import uuid
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from PIL import EpsImagePlugin, Image
 
+from rti.web.studio import LONGEST_PROMPT
 from test_shipped import made as made  # the fixture
-from test_web import wait_until
+from test_web import call, wait_until
 from test_web_studio import PROMPT
 from test_web_studio import studio as studio  # the fixture
 
@@ -44,14 +44,6 @@ def served(studio, tmp_path_factory):
         yield page
 
 
-def call(client: httpx.Client, name: str, *values) -> str:
-    """What the page answers, as the text of its stream."""
-    body = {"data": values, "session_hash": uuid.uuid4().hex}
-    answer = client.post(f"/gradio_api/call/{name}", json=body)
-    assert answer.status_code == 200, answer.text
-    return client.get(f"/gradio_api/call/{name}/{answer.json()['event_id']}").text
-
-
 def upload(client: httpx.Client, name: str, data: bytes) -> httpx.Response:
     return client.post("/gradio_api/upload", files={"files": (name, data)})
 
@@ -82,7 +74,8 @@ def test_pictures_and_uploads_are_forgotten_after_a_while(studio, tmp_path):
 
 def test_a_request_is_no_longer_than_the_longest_prompt_needs(served):
     client = served[1]
-    assert "Unknown words" in draw(client, "\U0001f600" * 1000)  # 12 KB, escaped
+    assert "Unknown words" in draw(client, "\U0001f600" * LONGEST_PROMPT)  # 12 KB, escaped
+    assert "1,200 characters" in draw(client, "a " * 600)
     for body in (b'{"data": ["' + b"a" * 40_000 + b'"]}', (b"a" * 1000 for _ in range(40))):  # also without a length
         answer = client.post("/gradio_api/call/generate", content=body, headers={"content-type": "application/json"})
         assert (answer.status_code, "maximum allowed size" in answer.text) == (413, True)

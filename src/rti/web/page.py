@@ -35,7 +35,7 @@ STUDY = (
     "steps, prompts and noise; only the rule differs."
 )
 CSS = """
-.gradio-container {max-width: 1100px !important; margin: auto}
+.gradio-container {max-width: min(1100px, 100vw) !important; margin: auto}
 #numbers {min-height: 5em}
 #study_table {overflow-x: auto}
 #study_table th, #study_table td {padding: 3px 6px; font-size: 12px; word-break: keep-all; overflow-wrap: normal}
