@@ -10,6 +10,7 @@ import shutil
 import socket
 import threading
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlparse
@@ -20,6 +21,7 @@ from PIL import Image
 
 import rti
 from rti import shipped
+from rti.web.studio import LONGEST_PROMPT
 from test_cli import DATA, run
 from test_shipped import made as made  # the fixture
 from test_web_studio import PROMPT
@@ -68,21 +70,32 @@ def test_the_page_answers_this_machine_alone_and_tells_browsers_to_stay_on_it(ad
     assert "fonts.googleapis" not in answer.text
 
 
+def call(client, name: str, *values) -> str:
+    """What the page answers to a visitor of its own, as the text of its stream."""
+    body = {"data": values, "session_hash": uuid.uuid4().hex}
+    answer = client.post(f"/gradio_api/call/{name}", json=body)
+    assert answer.status_code == 200, answer.text
+    return client.get(f"/gradio_api/call/{name}/{answer.json()['event_id']}").text
+
+
 def test_ten_visitors_at_once_all_get_a_picture(address):
-    from gradio_client import Client
+    import httpx
 
-    def visit(number: int) -> tuple:
-        client = Client(address, verbose=False, analytics_enabled=False, httpx_kwargs={"timeout": 120})
-        return client.predict(PROMPT, number, 2, 1.0, 8 + number, 1, False, api_name="/generate")
-
-    with ThreadPoolExecutor(10) as pool:
-        results = list(pool.map(visit, range(10)))
-    assert len(results) == 10
+    with httpx.Client(base_url=address, timeout=120) as client, ThreadPoolExecutor(10) as pool:
+        texts = list(pool.map(lambda n: call(client, "generate", PROMPT, n, 2, 1.0, 8 + n, 1, False), range(10)))
+    results = [json.loads(text.rstrip().splitlines()[-1].removeprefix("data: ")) for text in texts]
     for number, (dense, region, message, table, *_) in enumerate(results):
         assert message.startswith("Done")
         assert f"and {8 + number} in the core" in table
-        assert Image.open(region).size == Image.open(dense).size == (512, 512)
-    assert len({Path(result[1]).read_bytes() for result in results}) == 10  # ten seeds, ten pictures
+        assert Image.open(region["path"]).size == Image.open(dense["path"]).size == (512, 512)
+    assert len({Path(result[1]["path"]).read_bytes() for result in results}) == 10  # ten seeds, ten pictures
+
+
+def test_without_a_study_there_is_no_tab_for_it(address):
+    import httpx
+
+    assert '"Your photograph"' in (config := httpx.get(f"{address}config", timeout=120).text)
+    assert '"Study"' not in config
 
 
 def browser_path() -> str | None:
@@ -102,17 +115,24 @@ def browser():
         opened.close()
 
 
-@pytest.fixture
-def visit(browser, address):
-    """A page in a browser of its own; nothing it asks for may be elsewhere."""
+@pytest.fixture(scope="module")
+def context(browser):
+    """One for all visits: what the browser has fetched once need not be fetched again."""
     context = browser.new_context(viewport={"width": 1200, "height": 900})
     context.set_default_timeout(SECONDS)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def visit(context, address):
+    """A visitor; nothing their page asks for may be elsewhere."""
     page, asked = context.new_page(), []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(address)
     page.wait_for_selector("#generate")
     yield page
-    context.close()
+    page.close()
     assert len(asked) > 10
     assert {urlparse(url).hostname for url in asked if not url.startswith(("data:", "blob:"))} == {"127.0.0.1"}
 
@@ -164,13 +184,35 @@ def test_a_visitor_types_a_prompt_moves_the_dial_and_sees_both_pictures_and_the_
     assert Image.open(tmp_path / "draw.png").width == 1200
 
 
-def test_a_visitor_who_asks_for_too_much_gets_a_sentence(visit):
-    visit.fill("#subject textarea", "a " * 600)
+def test_a_dial_that_was_moved_says_what_is_shown(visit):
+    visit.fill("#budget input[type=range]", "12")
+    visit.fill("#steps input[type=range]", "1")
     visit.click("#generate")
-    assert status(visit, "1,200 characters").count("\n") == 0
+    status(visit, "Done")
+    visit.fill("#budget input[type=range]", "20")
+    status(visit, "Drawn with 12 regions; press Generate to draw with 20.", "#stale")
+    visit.fill("#budget input[type=range]", "12")
+    visit.wait_for_function("document.querySelector('#stale').innerText.trim() == ''")
+    visit.fill("#budget input[type=range]", "20")
+    status(visit, "Drawn with 12", "#stale")
+    visit.click("#generate")
+    visit.wait_for_function("document.querySelector('#stale').innerText.trim() == ''")
+
+
+def test_a_visitor_who_asks_for_too_much_gets_a_sentence_and_keeps_the_pictures(visit):
+    visit.fill("#steps input[type=range]", "1")
+    visit.click("#generate")
+    status(visit, "Done")
+    drawn = [visit.get_attribute(f"{where} img", "src") for where in ("#dense", "#region")]
+    visit.fill("#subject textarea", "a " * 600)
+    assert len(visit.input_value("#subject textarea")) == LONGEST_PROMPT
     visit.fill("#subject textarea", "a purple zebra")
     visit.click("#generate")
     assert status(visit, "zebra").startswith("Unknown words")
+    assert [visit.get_attribute(f"{where} img", "src") for where in ("#dense", "#region")] == drawn
+    assert "in the core" in visit.inner_text("#numbers")
+    visit.check("#overlay input")  # also what is behind the dial
+    visit.wait_for_function("old => document.querySelector('#region img').src != old", arg=drawn[1])
 
 
 def test_a_visitor_uploads_a_photograph_and_a_bad_file(visit, tmp_path):
@@ -243,24 +285,18 @@ def test_a_visitor_in_line_is_told_and_stops_without_waiting(visit, studio):
     status(visit, "Done")
 
 
-def test_without_results_the_study_is_a_sentence(visit):
-    visit.get_by_role("tab", name="Study").click()
-    assert "no results" in status(visit, "study", "#study")
-
-
-def test_a_visitor_sees_the_curves_and_the_table_of_a_study(browser, studio, tmp_path):
+def test_a_visitor_sees_the_curves_and_the_table_of_a_study_also_on_a_phone(context, studio):
     from rti.web.page import build_page, launch
 
-    (tmp_path / "results.json").write_text(json.dumps(study_values()))
-    page = build_page(studio, tmp_path)
-    visit = browser.new_page(viewport={"width": 1200, "height": 1400})
-    visit.set_default_timeout(SECONDS)
+    page = build_page(studio, study_values())
+    visit = context.new_page()
     visit.goto(launch(page, wait=False))
     visit.get_by_role("tab", name="Study").click()
     assert "6 of 7 jobs" in status(visit, "same", "#study")
     visit.wait_for_function("document.querySelectorAll('.plot img, [data-testid=matplotlib] img').length == 2")
     visit.get_by_text("75.0 (70.0 to 80.0)").first.wait_for()
-    visit.screenshot(path=tmp_path / "study.png")
+    visit.set_viewport_size({"width": 390, "height": 844})
+    visit.wait_for_function("document.documentElement.scrollWidth == 390")  # the table scrolls by itself
     visit.close()
     page.close()
 
@@ -272,15 +308,30 @@ def test_the_command_serves_the_model_it_was_given(capsys, tmp_path, monkeypatch
     model = rti.attach(rti.load_backbone(DATA / "jit-tiny"), rti.RegionConfig(core=(2, 3)))
     randomise_trainable(model).save_pretrained(tmp_path / "adapter")
     served = []
-    monkeypatch.setattr("rti.web.page.launch", lambda page, host, port: served.append((page, host, port)))
-    code, _, err = run(capsys, "web", tmp_path / "adapter", "--port", 7999)
+    monkeypatch.setattr("rti.web.page.launch", lambda page, host, port, as_json: served.append((host, port, as_json)))
+    code, _, err = run(capsys, "web", tmp_path / "adapter", "--port", 7999, "--json")
     assert code == 0, err
-    assert served[0][1:] == ("127.0.0.1", 7999)
+    assert served == [("127.0.0.1", 7999, True)]
+    assert f"loading {tmp_path / 'adapter'}" in err
+    code, _, err = run(capsys, "web", tmp_path / "adapter", "--study", tmp_path)
+    assert (code, "results.json" in err, "loading" in err) == (2, True, False)
     code, _, err = run(capsys, "web", DATA / "jit-tiny")
     assert (code, "adapter" in err) == (2, True)
     code, _, err = run(capsys, "web", tmp_path / "adapter", "--port", 0)
     assert (code, "port 0" in err) == (2, True)
     assert len(served) == 1
+
+
+def test_the_address_is_one_json_line_where_asked(studio, capsys, monkeypatch):
+    from rti.web.page import build_page, launch
+
+    page, address = build_page(studio), "http://127.0.0.1:7860/"
+    monkeypatch.setattr(page, "launch", lambda **options: (None, address, None))
+    monkeypatch.setattr(page, "block_thread", lambda: None)
+    assert launch(page, as_json=True) == address
+    words, line = capsys.readouterr().out.splitlines()
+    assert address in words
+    assert json.loads(line) == {"url": address}
 
 
 def test_a_port_that_is_taken_is_one_line(studio):

@@ -65,6 +65,14 @@ def test_previews_come_before_the_end_and_name_their_step(studio):
     assert [frame.speedup is None for frame in frames] == [True] * (len(frames) - 1) + [False]
 
 
+def test_times_are_taken_when_the_device_is_done(studio, monkeypatch):
+    asked = []
+    monkeypatch.setattr("rti.web.studio.clock", lambda device: asked.append(device) or len(asked) ** 2)
+    last = frames_of(studio, Request(PROMPT, steps=2, budget=10))[-1]
+    assert asked == [studio.backbone.device] * 6  # before the first step and after each, twice
+    assert (last.dense_seconds, last.region_seconds) == (3**2 - 1**2, 6**2 - 4**2)
+
+
 def test_a_run_that_is_stopped_ends_after_its_step_and_the_next_one_runs(studio):
     stop, seen = threading.Event(), []
     with pytest.raises(Stopped):
@@ -189,7 +197,10 @@ def test_a_model_without_an_adapter_is_refused():
 
 
 def test_the_study_shows_what_is_there(tmp_path):
-    assert read_results(None) is read_results(tmp_path / "nowhere") is read_results(tmp_path) is None
+    assert read_results(None) is None
+    for missing in (tmp_path, tmp_path / "nowhere"):
+        with refused("results.json", "rti study"):
+            read_results(missing)
     pyplot = pytest.importorskip("matplotlib.pyplot")
     (tmp_path / "results.json").write_text(json.dumps(study_values()))
     curves = dict(study_curves(read_results(tmp_path)))

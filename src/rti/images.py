@@ -13,6 +13,8 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 from rti.errors import InputError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP")  # some of Pillow's others start a program
+MAX_PIXELS = 64_000_000  # of a picture that is opened, before anything is decoded
 INK, PAPER = (33, 33, 33), (255, 255, 255)
 
 
@@ -29,7 +31,9 @@ def to_pil(images: torch.Tensor) -> list[Image.Image]:
 def open_image(path: str | Path) -> Image.Image:
     """A picture from a file, upright, in RGB; transparency goes on white."""
     try:
-        with Image.open(path) as file:
+        with Image.open(path, formats=FORMATS) as file:
+            if file.width * file.height > MAX_PIXELS:
+                raise InputError(f"{path} has {file.width} x {file.height} pixels; allowed: {MAX_PIXELS:,} in all")
             picture = _upright(file)
             if picture.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip rather than scale
                 picture = Image.fromarray((np.asarray(picture).astype(np.float64) / 257).round().astype(np.uint8))

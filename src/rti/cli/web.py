@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import typer
@@ -18,11 +19,12 @@ def web(
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
     host: str = typer.Option("127.0.0.1", help="Address to serve on; 0.0.0.0 lets other machines in."),
     port: int = typer.Option(None, help="Port. Default: the first free one from 7860 on."),
-    study: Path = typer.Option("docs/study", help="Folder of a study's results, for the third tab."),
+    study: Path = typer.Option(None, help="Folder of rti study, whose results become a third tab."),
     device: str = typer.Option("auto", help=DEVICE_HELP),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
     size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ..."),
     text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names."),
+    json: bool = typer.Option(False, "--json", help="Print the address as one JSON line once the page is there."),
 ) -> None:
     """A page in your browser: dense and region pictures from the same noise, and the regions of your photographs.
 
@@ -32,9 +34,14 @@ def web(
     if port is not None and not 1 <= port <= 65535:
         raise InputError(f"port {port} is not usable; allowed: 1 to 65535")
 
+    from rti.web.study import read_results
+
+    results = read_results(study)
+    print(f"rti web: loading {model}, then drawing once to warm up ...", file=sys.stderr, flush=True)
+
     from rti.web.page import build_page, first_prompt, launch
     from rti.web.studio import Studio
 
     studio = Studio(load_pipeline(model, adapter, dtype, device, size=size, text_encoder=text_encoder))
     studio.warm_up(0 if studio.by_label else first_prompt(studio))
-    launch(build_page(studio, study), host, port)
+    launch(build_page(studio, results), host, port, as_json=json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -14,13 +15,16 @@ from rti.images import draw_regions
 from rti.photograph import cut_photograph, load_photograph
 from rti.study.tables import table
 from rti.web.line import Stopped
-from rti.web.studio import LONGEST_LINE, MOST_STEPS, Frame, Request, Studio
-from rti.web.study import NOTHING, read_results, study_curves
+from rti.web.studio import LONGEST_LINE, LONGEST_PROMPT, MOST_STEPS, Frame, Request, Studio
+from rti.web.study import study_curves
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
+os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "100"  # of its own monitor, which holds the last 10,000 otherwise
 
 try:
     import gradio
+
+    from rti.web.guard import LARGEST_UPLOAD, Guard, names_outside
 except ImportError:
     raise InputError("the page needs gradio, which is not here: pip install 'region-tokens[demo]'") from None
 
@@ -31,7 +35,7 @@ STUDY = (
     "steps, prompts and noise; only the rule differs."
 )
 CSS = """
-.gradio-container {max-width: 1100px !important; margin: auto}
+.gradio-container {max-width: min(1100px, 100vw) !important; margin: auto}
 #numbers {min-height: 5em}
 #study_table {overflow-x: auto}
 #study_table th, #study_table td {padding: 3px 6px; font-size: 12px; word-break: keep-all; overflow-wrap: normal}
@@ -40,20 +44,30 @@ CSS = """
 .blocks i {flex: 1; background: #0072B2; border-radius: 2px 2px 0 0}
 .blocks i.core {background: #D55E00}
 """
-# A browser that obeys this cannot be made to fetch from elsewhere, whatever a library would like.
-POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
+VISITORS = 64  # whose last pictures are held, about 2 MB each; who comes after them takes the place of the oldest
+KEPT_SECONDS = 1800  # pictures and uploads that nobody asks for
 
 
-def build_page(studio: Studio, study: Path | None = None) -> gradio.Blocks:
-    """The page; `launch` serves it."""
-    with gradio.Blocks(title=TITLE, analytics_enabled=False) as page:
+class _Page(gradio.Blocks):
+    """Looks at what was sent before any value is prepared: Gradio would fetch a file from its address."""
+
+    async def preprocess_data(self, block_fn: Any, inputs: list[Any], *rest: Any, **options: Any) -> Any:
+        if names_outside(inputs):
+            raise gradio.Error("Files are uploaded, not fetched from an address.", print_exception=False)
+        return await super().preprocess_data(block_fn, inputs, *rest, **options)
+
+
+def build_page(studio: Studio, study: dict[str, Any] | None = None) -> gradio.Blocks:
+    """The page, with a study's results where there are some; `launch` serves it."""
+    with _Page(title=TITLE, analytics_enabled=False, delete_cache=(1 + KEPT_SECONDS // 10, KEPT_SECONDS)) as page:
         gradio.Markdown(f"# {TITLE}")
         with gradio.Tab("Draw"):
             _draw_tab(page, studio)
         with gradio.Tab("Your photograph"):
             _photograph_tab()
-        with gradio.Tab("Study"):
-            _study_tab(study)
+        if study is not None:
+            with gradio.Tab("Study"):
+                _study_tab(study)
     return page.queue(max_size=64, default_concurrency_limit=1)  # of photographs; pictures have a line of their own
 
 
@@ -66,7 +80,9 @@ def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
                 last = studio.backbone.config.num_classes - 1
                 subject = gradio.Number(value=0, precision=0, label=f"Class label, 0 to {last}", elem_id="subject")
             else:
-                subject = gradio.Textbox(label="Prompt", value=first_prompt(studio), lines=2, elem_id="subject")
+                subject = gradio.Textbox(
+                    label="Prompt", value=first_prompt(studio), lines=2, max_length=LONGEST_PROMPT, elem_id="subject"
+                )
             quarter = resolve_budget(0.25, patches)
             budget = gradio.Slider(
                 1, patches, quarter, step=1, label=f"Budget: regions, of {patches} patches", elem_id="budget"
@@ -97,8 +113,10 @@ def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
                 region = gradio.Image(label="Region tokens", elem_id="region", **look)
             show = gradio.Checkbox(label="Show the regions of the last step", value=False, elem_id="overlay")
             status = gradio.Markdown("Both pictures start from the same noise.", elem_id="status")
+            stale = gradio.Markdown(elem_id="stale")
             numbers = gradio.HTML(elem_id="numbers")
-    both = gradio.State((None, None))  # the region picture without and with its regions
+    # The region picture without and with its regions, and their budget.
+    drawn = gradio.State((None, None, None), time_to_live=KEPT_SECONDS)
 
     def generate(
         subject: Any,
@@ -110,19 +128,22 @@ def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
         show: bool,
         who: gradio.Request,
     ) -> Iterator[tuple]:
-        stop = threading.Event()
+        stop, kept = threading.Event(), (gradio.skip(), gradio.skip())  # what was drawn before
         running[stop] = who.session_hash
         text = int(text_budget) if studio.text_tokens is not None and text_budget != studio.text_tokens else None
         request = Request(_whole(subject), _whole(seed), _whole(steps), guidance, _whole(budget), text)
         try:
             for frame in studio.draw(request, stop):
+                if frame.dense is None:  # in line
+                    yield *kept, frame.message, *kept
+                    continue
                 seen = frame.overlay if show and frame.overlay is not None else frame.region
                 table = numbers_of(studio, request, frame)
-                yield frame.dense, seen, frame.message, table, (frame.region, frame.overlay)
+                yield frame.dense, seen, frame.message, table, (frame.region, frame.overlay, request.budget)
         except Stopped:
-            yield gradio.skip(), gradio.skip(), "Stopped.", "", (None, None)
+            yield *kept, "Stopped.", "", (None, None, None)
         except InputError as error:
-            yield None, None, _sentence(error), "", (None, None)
+            yield *kept, _sentence(error), *kept
         finally:
             del running[stop]
 
@@ -135,11 +156,20 @@ def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
         halt(who)
         return "Stopped."
 
+    def toggle(show: bool, drawn: tuple) -> Any:
+        seen = drawn[1] if show and drawn[1] is not None else drawn[0]
+        return gradio.skip() if seen is None else seen
+
+    def compare(budget: Any, drawn: tuple) -> str:
+        if drawn[2] in (None, budget):
+            return ""
+        return f"Drawn with {drawn[2]} regions; press Generate to draw with {budget}."
+
     inputs = [subject, seed, steps, guidance, budget, text_budget, show]
-    outputs = [dense, region, status, numbers, both]
+    outputs = [dense, region, status, numbers, drawn]
     # The studio's line, not Gradio's queue: Gradio's cancel can come late, and then takes a visitor's next run.
     hidden = dict(show_progress="hidden", api_visibility="private")
-    go.click(halt, None, None, queue=False, trigger_mode="multiple", **hidden).then(  # a second click draws anew
+    drawing = go.click(halt, None, stale, queue=False, trigger_mode="multiple", **hidden).then(  # a second draws anew
         generate,
         inputs,
         outputs,
@@ -149,8 +179,10 @@ def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
         show_progress="minimal",
         show_progress_on=status,
     )
+    drawing.then(compare, [budget, drawn], stale, queue=False, **hidden)
+    budget.change(compare, [budget, drawn], stale, queue=False, trigger_mode="always_last", **hidden)
     stop.click(say_halted, None, status, queue=False, **hidden)
-    show.change(lambda show, both: both[1] if show and both[1] is not None else both[0], [show, both], region, **hidden)
+    show.change(toggle, [show, drawn], region, **hidden)
     page.unload(halt)  # nobody looks any more
 
 
@@ -184,11 +216,7 @@ def _photograph_tab() -> None:
     gradio.on(changes, cut, [file, share, cuts], [picture, status], show_progress="minimal", api_name="cut")
 
 
-def _study_tab(folder: Path | None) -> None:
-    values = read_results(folder)
-    if values is None:
-        gradio.Markdown(NOTHING, elem_id="study")
-        return
+def _study_tab(values: dict[str, Any]) -> None:
     done = f"{values['done']} of {values['jobs']} jobs of the study are done." if "done" in values else ""
     gradio.Markdown(f"{STUDY} {done}", elem_id="study")
     curves = list(study_curves(values))
@@ -242,22 +270,13 @@ def _sentence(error: InputError, path: str | None = None) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
-class _Policy:
-    """Adds the policy to every answer. Plain ASGI, so that answers stream."""
-
-    def __init__(self, app: Any):
-        self.app = app
-
-    async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
-        async def with_policy(message: dict) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], (b"content-security-policy", POLICY.encode())]}
-            await send(message)
-
-        await self.app(scope, receive, with_policy if scope["type"] == "http" else send)
-
-
-def launch(page: gradio.Blocks, host: str | None = "127.0.0.1", port: int | None = None, wait: bool = True) -> str:
+def launch(
+    page: gradio.Blocks,
+    host: str | None = "127.0.0.1",
+    port: int | None = None,
+    wait: bool = True,
+    as_json: bool = False,
+) -> str:
     """Serve the page and give back its address. Host None leaves it to GRADIO_SERVER_NAME, as on a Space."""
     from starlette.middleware import Middleware
 
@@ -275,15 +294,18 @@ def launch(page: gradio.Blocks, host: str | None = "127.0.0.1", port: int | None
             ssr_mode=False,
             show_error=False,
             footer_links=[],
-            max_file_size="30mb",
+            max_file_size=LARGEST_UPLOAD,
+            state_session_capacity=VISITORS,
             max_threads=LONGEST_LINE + 32,  # who waits in line holds one
             theme=theme,
             css=CSS,
-            app_kwargs={"middleware": [Middleware(_Policy)]},
+            app_kwargs={"middleware": [Middleware(Guard)]},
         )
     except OSError as error:
         raise InputError(f"cannot serve on {host}, port {port or 'any from 7860 on'}: {error}") from None
     if wait:
         print(f"rti web: {address}  (Ctrl-C ends it)", flush=True)
+        if as_json:
+            print(json.dumps({"url": address}), flush=True)
         page.block_thread()
     return address

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from rti.errors import InputError
 from rti.images import draw_regions, enlarge, to_pil
 from rti.pipeline import Pipeline
 from rti.probes.trajectory import RegionsHook
+from rti.stopwatch import clock
 from rti.web.line import Line, Stopped
 
 LONGEST_PROMPT = 1000  # characters
@@ -137,17 +137,18 @@ class Studio:
         what = "dense" if budget is None else f"{budget} regions"
         hook = RegionsHook(self.elastic.reduction)  # the last step's regions; a reduction without any shows none
         hook.armed = request.steps == 1
-        started = shown = time.perf_counter()
+        started = shown = clock(self.backbone.device)
         seconds = 0.0
 
         def after_step(pipe: Pipeline, step: int, when: float, values: dict[str, torch.Tensor]) -> None:
             nonlocal shown, seconds
             if stop.is_set():
                 raise Stopped
-            seconds = time.perf_counter() - started
+            now = clock(self.backbone.device)
+            seconds = now - started
             hook.armed = step == request.steps - 2
-            if time.perf_counter() - shown >= PREVIEW_SECONDS or step == 0:
-                shown = time.perf_counter()
+            if now - shown >= PREVIEW_SECONDS or step == 0:
+                shown = now
                 preview = _shown(to_pil(values["estimate"])[0])
                 pair = (preview, None) if budget is None else (_shown(dense), preview)
                 frames.put(Frame(f"Drawing {what}: step {step + 1} of {request.steps}.", *pair))

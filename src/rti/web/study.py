@@ -1,4 +1,4 @@
-"""The third tab: the table and the curves of a study, where its results are there."""
+"""The third tab: the table and the curves of a study, where a folder of results is given."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from rti.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NOTHING = "There are no results of a study here yet; `rti web --study FOLDER` shows those of a folder of `rti study`."
-
 
 def read_results(folder: Path | None) -> dict[str, Any] | None:
-    """What `rti study` wrote into the folder; None where it has not."""
-    path = None if folder is None else folder / "results.json"
-    if path is None or not path.is_file():
+    """What `rti study` wrote into the folder; None without one."""
+    if folder is None:
         return None
+    path = folder / "results.json"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         if all(isinstance(values[name], list) for name in ("dense", "rows")):
