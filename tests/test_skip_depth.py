@@ -28,8 +28,9 @@ def described(preset: str, extra_groups: int = 0):
     """A released model and its token skip, by shape alone."""
     known = PRESETS[preset]
     backbone = build(known.family, known.sizes)
+    config = SkipConfig(SkipConfig.own_core(known.core), extra_groups=extra_groups)
     with torch.device("meta"):
-        return backbone, make_reduction(SkipConfig(SkipConfig.own_core(known.core), extra_groups=extra_groups), backbone)
+        return backbone, make_reduction(config, backbone)
 
 
 # What the paper says of it.
@@ -37,7 +38,7 @@ def described(preset: str, extra_groups: int = 0):
 
 def test_its_span_is_the_papers_where_the_paper_gives_one():
     assert SkipConfig.own_core(PRESETS["minit2i-b16"].core) == (2, 13)
-    backbone, reduction = described("minit2i-b16")
+    _, reduction = described("minit2i-b16")
     assert sum(reduction.core_tokens(1)) / len(reduction.core_tokens(1)) == 576
     assert SkipConfig.own_core((1, 4)) == (1, 4)  # never later than where region tokens start
     assert rti.RegionConfig.own_core((3, 13)) == (3, 13)
