@@ -1,6 +1,7 @@
 """The figures of scored runs and of several models: what is drawn is what was scored, and dense is marked."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from rti.frontier import frontier_figure, steps_figure
 from rti.plots import COLOURS, GREY
 from rti.probes import paper
 from rti.probes.profiles import profiles, profiles_figure
+from rti.probes.walks import walks, walks_figure
 from rti.scored_runs import add_speedups, read_runs
 from test_cli import run, run_json
 from test_compare import make_run
@@ -104,6 +106,14 @@ def test_of_many_budgets_those_at_the_ends_are_written_and_none_of_a_method_with
     assert not frontier_figure(add_speedups(read_runs(map(str, skip))), ["clip"]).axes[0].texts
 
 
+def test_scores_are_drawn_against_the_budget_too(rows):
+    runs = add_speedups(read_runs(map(str, rows[:3])), "budget")
+    (axes,) = frontier_figure(runs, ["geneval"], "budget").axes
+    assert lines_of(axes) == {"dense (frozen)": near([(1024, 90)]), "region": near([(64, 70), (130, 80)])}
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["64", "130", "1024"]
+    assert (axes.get_xscale(), axes.get_xlabel()) == ("log", "budget R, region tokens in the core")
+
+
 def test_methods_are_called_by_their_reduction_and_what_sets_them_apart_or_as_typed(tmp_path):
     dense = scored(tmp_path / "dense", 1.0, {"fid": 3.0})
     gaps = scored(tmp_path / "gaps", 2.0, {"fid": 6.0}, REGION, 64)
@@ -124,7 +134,7 @@ def test_the_fid_figure_puts_both_points_of_token_skip_where_the_paper_has_them(
     ]
     named = [f"token skip={row}" for row in skips]
     output = tmp_path / "fid.png"
-    run_json(capsys, "figure", "fid", *rows, *named, "--speed", "tokens", "-o", output)
+    run_json(capsys, "figure", "fid", *rows, *named, "--against", "tokens", "-o", output)
     data = json.loads(output.with_suffix(".json").read_text())
     runs = data["rows"]
     assert [row["name"] for row in runs] == ["dense (frozen)", "region", "token skip", "token skip"]
@@ -250,10 +260,10 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, rows):
     with refused("50 steps", "25", "rti figure steps"):
         other = scored(tmp_path / "other", 1.0, {"geneval": 0.5}, REGION, 32, steps=50)
         add_speedups(read_runs([dense, str(other)]))
-    with refused("was not timed", "--speed tokens"):
+    with refused("was not timed", "--against tokens"):
         untimed = scored(tmp_path / "untimed", None, {"geneval": 0.5}, REGION, 32)
         add_speedups(read_runs([dense, str(untimed)]))
-    with refused("speed 'fast'", "measured, flops, tokens"):
+    with refused("against 'fast'", "measured, flops, tokens, budget"):
         add_speedups(read_runs([dense, r64]), "fast")
     with refused("metric 'ssim'", "geneval"):
         frontier_figure(add_speedups(read_runs([dense, r64])), ["ssim"])
@@ -289,3 +299,27 @@ def test_the_figure_of_several_models_does_not_replace_the_data_of_one(capsys, t
     code, _, err = run(capsys, "figure", "redundancy", *folders, "--names", "a,a", "-o", tmp_path / "x.png")
     assert (code, "a different one each" in err) == (2, True)
     assert (folders[0] / "redundancy.json").read_bytes() == before
+
+
+# The orders themselves.
+
+
+def test_the_walks_shade_the_same_run_of_every_order_and_jumps_are_dotted(capsys, tmp_path):
+    values = run_json(capsys, "figure", "walks", "-o", tmp_path / "walks.png")
+    data = json.loads(Path(values["data"]).read_text())
+    assert list(data["orders"]) == ["hilbert", "morton", "raster"]
+    figure = walks_figure(data["orders"])
+    shaded = {}
+    for axes in figure.axes:
+        boxes = [shape.get_datalim(axes.transData) for shape in axes.collections]
+        shaded[axes.get_title()] = sorted((round(box.y0 + 0.5), round(box.x0 + 0.5)) for box in boxes)
+    # The paper's figure: a compact 2 x 4 patch, two blocks joined by a diagonal jump, a strip that wraps.
+    assert shaded["hilbert"] == [(row, column) for row in (2, 3, 4, 5) for column in (0, 1)]
+    assert shaded["morton"] == [*[(r, c) for r in (0, 1) for c in (4, 5)], *[(r, c) for r in (2, 3) for c in (2, 3)]]
+    assert shaded["raster"] == [(1, c) for c in (4, 5, 6, 7)] + [(2, c) for c in (0, 1, 2, 3)]
+    jumps = [sum(line.get_linestyle() == ":" for line in axes.lines) for axes in figure.axes]
+    assert jumps == [0, 31, 7]
+    with refused("run of 8 from 60", "64 patches"):
+        walks(first=60)
+    code, _, err = run(capsys, "figure", "walks", "--grid", "8", "-o", tmp_path / "other.png")
+    assert (code, "grid '8'" in err) == (2, True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rti.errors import InputError
 from rti.plots import COLOURS, GREY, MARKERS, panels
-from rti.scored_runs import DENSE, SPEEDS, Run, backbone_of, has_budget, is_dense
+from rti.scored_runs import AGAINST, DENSE, Run, backbone_of, has_budget, is_dense
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,26 +31,32 @@ LABELLED = 4  # budgets are written at all points of a line that has no more
 
 
 def frontier_figure(runs: Sequence[Run], metrics: Sequence[str], how: str = "measured") -> Figure:
-    """Each score against the speed-up: a line per method and backbone through its budgets, a star for dense."""
+    """Each score against the speed-up or the budget: a line per method and backbone, a star or a line for dense."""
     columns = _panels(runs, metrics)
     styles = _styles(runs)
     first = next((line for line in styles if line[1] != DENSE), None)
     for metric, axes in columns.items():
-        for (backbone, method), some in _lines(runs, metric).items():
-            style, x, y = styles[backbone, method], [run["speedup"] for run in some], _scores(some, metric)
-            if method == DENSE:
+        for line, some in _lines(runs, metric, _place(how)).items():
+            style, y = styles[line], _scores(some, metric)
+            x = [_place(how)(run) for run in some]
+            if line[1] == DENSE:
                 axes.axhline(y[0], color=GREY, alpha=style["alpha"], linewidth=0.9, linestyle="--", zorder=1)
                 style |= {"marker": "*", "markersize": 12, "linestyle": "none", "zorder": 5}
             axes.plot(x, y, **style)
-            if (backbone, method) == first:
+            if line == first and how != "budget":
                 place = BELOW if metric == "fid" else RIGHT  # on the side that the lines leave free
                 _label(axes, x, y, _budgets(some), style["color"], [place] * len(x))
         if metric == "fid":
             _maybe_log(axes, _scores([run for run in runs if metric in run["scores"]], metric))
-        axes.set_xlabel(SPEEDS[how])
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+        axes.set_xlabel(AGAINST[how])
+        if how == "budget":
+            _log_ticks(axes, [_place(how)(run) for run in runs])
+        else:
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
         axes.margins(0.08, 0.12)
-    note = "dashed: dense" + ("" if first is None else f"; numbers at points: budgets R of {first[1]}")
+    note = "dashed: dense"
+    if first is not None and how != "budget":
+        note += f"; numbers at points: budgets R of {first[1]}"
     return _finish(columns, runs, styles, note)
 
 
@@ -72,10 +78,7 @@ def steps_figure(runs: Sequence[Run], metrics: Sequence[str]) -> Figure:
             others = [other for name, other in points.items() if name != line]
             steps = [str(run["steps"]) for run in some]
             _label(axes, *points[line], steps, styles[line]["color"], _free(points[line], others))
-        axes.set_xscale("log")
-        ticks = _apart(sorted(_seconds(run) for run in runs))
-        axes.set_xticks(ticks, [f"{tick:.2g}" for tick in ticks])
-        axes.minorticks_off()
+        _log_ticks(axes, [_seconds(run) for run in runs])
         axes.set_xlabel("seconds a picture")
         axes.margins(0.12, 0.14)
     return _finish(columns, runs, styles, "numbers at points: sampling steps")
@@ -85,13 +88,23 @@ def _seconds(run: Run) -> float:
     return 1 / run["images_per_second"]
 
 
-def _apart(values: Sequence[float], factor: float = 1.3) -> list[float]:
-    """Those of sorted values that leave room for a label between them on a logarithmic axis."""
-    kept: list[float] = []
-    for value in values:
-        if not kept or value >= factor * kept[-1]:
-            kept.append(value)
-    return kept
+def _place(how: str) -> Callable[[Run], float]:
+    """Where a run is along the axis; the dense one has as many tokens as there are patches."""
+    if how != "budget":
+        return lambda run: run["speedup"]
+    return lambda run: run["patches"] if is_dense(run) else run["budget"]
+
+
+def _log_ticks(axes: Axes, values: Sequence[float], factor: float = 1.3) -> None:
+    """A logarithmic axis with ticks at the values, where they leave room for a label between them."""
+    ticks: list[float] = []
+    for value in sorted(values):
+        if not ticks or value >= factor * ticks[-1]:
+            ticks.append(value)
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{tick:.2g}" if tick < 100 else f"{tick:.0f}" for tick in ticks])
+    axes.tick_params(axis="x", labelsize=8)
+    axes.minorticks_off()
 
 
 def _free(points: tuple[list[float], list[float]], others: Sequence[tuple[list[float], list[float]]]) -> list[dict]:
@@ -123,10 +136,10 @@ def _panels(runs: Sequence[Run], metrics: Sequence[str]) -> dict[str, Axes]:
 Line = tuple[str, str]  # backbone and method
 
 
-def _lines(runs: Sequence[Run], metric: str, by: Callable[[Run], Any] | None = None) -> dict[Line, list[Run]]:
-    """The runs that have a score, by backbone and method, from slow to fast or by `by`."""
+def _lines(runs: Sequence[Run], metric: str, by: Callable[[Run], Any]) -> dict[Line, list[Run]]:
+    """The runs that have a score, by backbone and method, those of a line in the order of `by`."""
     found: dict[Line, list[Run]] = {}
-    for run in sorted(runs, key=by or (lambda run: run["speedup"])):
+    for run in sorted(runs, key=by):
         if metric in run["scores"]:
             found.setdefault((backbone_of(run), run["name"]), []).append(run)
     return found

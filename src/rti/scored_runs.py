@@ -17,10 +17,11 @@ from rti.errors import InputError
 from rti.reductions import REDUCTIONS, config_from_dict
 
 Run = dict[str, Any]
-SPEEDS = {  # how a speed-up is known
+AGAINST = {  # what scores are drawn against: a speed-up, known in one of three ways, or the budget
     "measured": "measured speed-up",
     "flops": "speed-up by FLOPs of the trunk",
     "tokens": "speed-up by image tokens",
+    "budget": "budget R, region tokens in the core",
 }
 DENSE = "dense (frozen)"
 _NEEDED = {"model": str, "budget": (str, int), "steps": int, "scores": dict}
@@ -107,13 +108,13 @@ def has_budget(run: Run) -> bool:
 
 
 def add_speedups(runs: Sequence[Run], how: str = "measured", benches: Sequence[str] = ()) -> list[Run]:
-    """Each run with its speed-up over the dense run of its backbone.
+    """Each run with its speed-up over the dense run of its backbone; None where budgets are looked at instead.
 
     Measured while its pictures were drawn, or by `rti bench --json` in a file ([NAME=]FILE: of that method alone); or
     by arithmetic, where a model was not timed.
     """
-    if how not in SPEEDS:
-        raise InputError(f"speed {how!r} is unknown; allowed: {', '.join(SPEEDS)}")
+    if how not in AGAINST:
+        raise InputError(f"against {how!r} is unknown; allowed: {', '.join(AGAINST)}")
     timed = [_read_bench(bench) for bench in benches]
     dense: dict[str, Run] = {}
     for run in runs:
@@ -130,8 +131,13 @@ def add_speedups(runs: Sequence[Run], how: str = "measured", benches: Sequence[s
         if base["steps"] != run["steps"]:
             steps = f"{run['steps']} steps, its dense run {base['steps']}"
             raise InputError(f"{run.get('row')} has {steps}; give runs of as many, or see rti figure steps")
-        speedup = 1.0 if run is base else _measured(run, base, timed) if how == "measured" else _analytic(run, how)
-        found.append(run | {"speedup": round(speedup, 4)})
+        if how == "budget":
+            speedup = None
+        elif run is base:
+            speedup = 1.0
+        else:
+            speedup = round(_measured(run, base, timed) if how == "measured" else _analytic(run, how), 4)
+        found.append(run | {"speedup": speedup})
     return found
 
 
@@ -157,7 +163,9 @@ def _measured(run: Run, dense: Run, timed: Sequence[tuple[str, dict[str, Any]]])
     speeds = [one.get("images_per_second") for one in (run, dense)]
     if not all(speeds):
         untimed = (run if not speeds[0] else dense).get("row")
-        raise InputError(f"{untimed} was not timed; give --speeds with what rti bench --json prints, or --speed tokens")
+        raise InputError(
+            f"{untimed} was not timed; give --speeds with what rti bench --json prints, or --against tokens"
+        )
     return speeds[0] / speeds[1]
 
 

@@ -14,7 +14,7 @@ from rti.cli.demo import demo
 from rti.cli.encode import encode
 from rti.cli.eval import evaluations
 from rti.cli.figure import figures
-from rti.cli.figure_runs import fid, frontier, redundancy, steps
+from rti.cli.figure_runs import fid, frontier, redundancy, steps, walks
 from rti.cli.generate import generate
 from rti.cli.info import flops, info
 from rti.cli.output import show_error
@@ -48,7 +48,7 @@ for command in (train, pretrain):
 app.add_typer(evaluations, name="eval")
 app.add_typer(scores, name="score")
 app.add_typer(probes, name="probe")
-for command in (redundancy, frontier, fid, steps):
+for command in (redundancy, frontier, fid, steps, walks):
     figures.command()(command)
 app.add_typer(figures, name="figure")
 

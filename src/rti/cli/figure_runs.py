@@ -8,13 +8,14 @@ from typing import Any
 import typer
 
 from rti.cli.figure import JSON, OUTPUT_HELP, PAPER, _check, _write
+from rti.cli.output import whole_numbers
 from rti.errors import InputError
 
 RUNS = typer.Argument(
     help="Scored folders of rti generate, or folders of those, or JSON of rti compare. NAME=FOLDER names its method."
 )
-SPEED = typer.Option(
-    "measured", help="Where speed-ups come from: measured, or the arithmetic of flops or of image tokens."
+AGAINST = typer.Option(
+    "measured", help="Against what: speed-ups, measured or by the arithmetic of flops or image tokens, or the budget."
 )
 SPEEDS = typer.Option(
     None, help="Measured speed-ups from a file of rti bench --json; NAME=FILE for one method. May be repeated."
@@ -26,7 +27,7 @@ def _against_speed(name: str, metrics: str, text: str) -> Any:
 
     def command(
         runs: list[str] = RUNS,
-        speed: str = SPEED,
+        against: str = AGAINST,
         speeds: list[str] = SPEEDS,
         metrics: str = typer.Option(metrics, help="Which scores, a panel each; those that no run has are left out."),
         output: Path = typer.Option(f"{name}.png", "--output", "-o", help=OUTPUT_HELP),
@@ -36,9 +37,9 @@ def _against_speed(name: str, metrics: str, text: str) -> Any:
         from rti.scored_runs import add_speedups, read_runs
 
         _check(output)
-        rows = add_speedups(read_runs(runs), speed, speeds or ())
-        figure = frontier_figure(rows, metrics.split(","), speed)
-        _write(figure, {"figure": name, "speed": speed, "rows": rows}, output, json)
+        rows = add_speedups(read_runs(runs), against, speeds or ())
+        figure = frontier_figure(rows, metrics.split(","), against)
+        _write(figure, {"figure": name, "against": against, "rows": rows}, output, json)
 
     command.__doc__ = text
     command.__name__ = name
@@ -48,7 +49,7 @@ def _against_speed(name: str, metrics: str, text: str) -> Any:
 frontier = _against_speed(
     "frontier",
     "geneval,clip,pick,imagereward",
-    """Each score against the speed-up, of several methods and backbones, dense marked with a star.
+    """Each score against the speed-up or the budget, of several methods and backbones, dense marked.
 
     rti figure frontier runs/dense runs/r512 runs/r256 similarity=runs/s512 similarity=runs/s256
 
@@ -60,9 +61,9 @@ frontier = _against_speed(
 fid = _against_speed(
     "fid",
     "fid,is",
-    """FID and Inception Score against the speed-up, of several methods and backbones, dense marked with a star.
+    """FID and Inception Score against the speed-up or the budget, of several methods and backbones, dense marked.
 
-    rti figure fid runs/dense runs/r193 runs/r130 "token skip=runs/skip" "token skip=runs/deep" --speed tokens
+    rti figure fid runs/dense runs/r193 runs/r130 "token skip=runs/skip" "token skip=runs/deep" --against tokens
     """,
 )
 
@@ -118,3 +119,24 @@ def redundancy(
     found = profiles({title: read_data(path, "redundancy") for title, path in zip(titles, data, strict=True)})
     _check(output)
     _write(profiles_figure(found, paper), {"figure": "profiles", "profiles": found}, output, json)
+
+
+def walks(
+    grid: str = typer.Option("8,8", help="Rows and columns of patches."),
+    first: int = typer.Option(12, help="Where along the order the shaded run begins, counted from 0."),
+    length: int = typer.Option(8, help="How many patches it has."),
+    output: Path = typer.Option("walks.png", "--output", "-o", help=OUTPUT_HELP),
+    json: bool = JSON,
+) -> None:
+    """The three orders as walks over a small grid, the same run of positions shaded in each. No model needed."""
+    from rti.probes.walks import walks as find
+    from rti.probes.walks import walks_figure
+
+    sides = whole_numbers(grid, "grid")
+    if len(sides) != 2:
+        raise InputError(f"grid {grid!r} is not usable; allowed: rows and columns, such as 8,8")
+    _check(output)
+    found = find((sides[0], sides[1]), first, length)
+    _write(
+        walks_figure(found, first, length), {"figure": "walks", "run": [first, length], "orders": found}, output, json
+    )
