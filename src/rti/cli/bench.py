@@ -151,8 +151,7 @@ def _load(
 
     pipe = load_pipeline(model, adapter, dtype, device, **({"init": init} if init else {}))
     ships = adapter is None and pipe.elastic is not None and shipped(model) is not None
-    preset = None if Path(model).exists() else find_preset(model)
-    usual = preset.core if preset else default_core(pipe.backbone.depth)
+    usual = None
     if ships and reductions:  # its own adapter is not what was asked for
         usual = pipe.elastic.config.core
         pipe.model = pipe.elastic.detach()
@@ -167,7 +166,9 @@ def _load(
             dense = twin(backbone)
         return dense, {trained.config.name: trained.merge(keep=False)}, "0.5,0.25,0.125,0.0625"
 
+    preset = None if Path(model).exists() else find_preset(model)
     dense, models = pipe.backbone, {}
+    usual = usual or (preset.core if preset else default_core(dense.depth))
     for name in (reductions or "region").split(","):
         text_regions = any(text is not None for text in texts)
         config = untrained_config(name, settings, core, usual=usual, text_regions=text_regions)
