@@ -89,11 +89,15 @@ def load_pipeline(
 
 
 def untrained_config(
-    name: str, settings: list[str], core: tuple[int, int] | None = None, *, usual: tuple[int, int], **more: Any
+    name: str,
+    settings: list[str],
+    core: tuple[int, int] | None = None,
+    usual: tuple[int, int] | None = None,
+    **more: Any,
 ) -> ReductionConfig:
     """The config `rti train --reduction NAME` would begin with, settings as typed: cuts=merge.
 
-    `usual` is the core of region tokens, from which a method knows its own where none is given.
+    Without a core it is the method's own, where region tokens have the `usual` one.
     """
     from rti.reductions import REDUCTIONS
     from rti.training.settings import parse_arguments
