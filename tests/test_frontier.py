@@ -244,8 +244,9 @@ def test_profiles_are_drawn_over_the_relative_depth_a_panel_for_each_size(tmp_pa
 
 
 def test_data_from_before_sizes_were_kept_is_one_panel(tmp_path):
-    figure = profiles_figure(profiles({"a": probe([0.6, 0.7]), "b": probe([0.5, 0.8])}), with_paper=True)
-    assert list(lines_of(figure.axes[0])) == ["a", "b", paper.MODEL]
+    figure = profiles_figure(profiles({"a": probe([0.6, 0.7]), "b": probe([0.5, 0.8], 256)}), with_paper=True)
+    (axes,) = figure.axes
+    assert list(lines_of(axes)) == ["a", "b", paper.MODEL]
 
 
 # Refusals.

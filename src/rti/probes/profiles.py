@@ -11,7 +11,7 @@ from rti.probes import paper
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAPER_SIZE = [512, 512]  # of the pictures of the paper's MiniT2I-B/16
+PAPER_SIZE = (512, 512)  # of the pictures of the paper's MiniT2I-B/16
 ALIKE = 0.01  # shares of the tokens may differ by rounding
 
 
@@ -39,15 +39,21 @@ def profiles(probes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def profiles_figure(found: dict[str, dict[str, Any]], with_paper: bool = False) -> Figure:
-    """Variance retained against relative depth, a line per model, a panel per size of picture, small first."""
-    sizes = sorted({tuple(one["image_size"] or ()) for one in found.values()})
-    columns = panels(len(sizes), 1.6 + 4.2 * len(sizes), 4.4)
-    for axes, size in zip(columns, sizes, strict=True):
+    """Variance retained against relative depth, a line per model, a panel per size of picture, small first.
+
+    One panel for all where the size of any is not known.
+    """
+    sizes = {name: tuple(one["image_size"] or ()) for name, one in found.items()}
+    if () in sizes.values():
+        sizes = dict.fromkeys(sizes, ())
+    places = sorted(set(sizes.values()))
+    columns = panels(len(places), 1.6 + 4.2 * len(places), 4.4)
+    for axes, size in zip(columns, places, strict=True):
         for place, (name, one) in enumerate(found.items()):
-            if tuple(one["image_size"] or ()) == size:
+            if sizes[name] == size:
                 style = dict(color=COLOURS[place % len(COLOURS)], marker=MARKERS[place % len(MARKERS)], markersize=4)
                 axes.plot(one["relative_depth"], [100 * value for value in one["retained"]], label=name, **style)
-        if with_paper and (list(size) == PAPER_SIZE or PAPER_SIZE not in [list(one) for one in sizes]):
+        if with_paper and (size == PAPER_SIZE or PAPER_SIZE not in places):
             theirs = paper.BY_BLOCK["adaptive"]
             depth = [block / (len(theirs) - 1) for block in range(len(theirs))]
             axes.plot(depth, [100 * value for value in theirs], "--", color=GREY, linewidth=1.2, label=paper.MODEL)
