@@ -106,10 +106,17 @@ def test_of_many_budgets_those_at_the_ends_are_written_and_none_of_a_method_with
     assert not frontier_figure(add_speedups(read_runs(map(str, skip))), ["clip"]).axes[0].texts
 
 
+def test_a_line_goes_through_its_budgets_also_where_a_leaner_one_was_timed_slower(tmp_path):
+    rows = [scored(tmp_path / "dense", 1.0, {"clip": 28})]
+    rows += [scored(tmp_path / f"r{n}", speed, {"clip": 27}, REGION, n) for n, speed in ((32, 1.2), (64, 3), (128, 2))]
+    (axes,) = frontier_figure(add_speedups(read_runs(map(str, rows))), ["clip"]).axes
+    assert [point[0] for point in lines_of(axes)["region"]] == [2, 3, 1.2]
+
+
 def test_scores_are_drawn_against_the_budget_too(rows):
     runs = add_speedups(read_runs(map(str, rows[:3])), "budget")
     (axes,) = frontier_figure(runs, ["geneval"], "budget").axes
-    assert lines_of(axes) == {"dense (frozen)": near([(1024, 90)]), "region": near([(64, 70), (130, 80)])}
+    assert lines_of(axes) == {"dense (frozen)": near([(1024, 90)]), "region": near([(130, 80), (64, 70)])}
     assert [text.get_text() for text in axes.get_xticklabels()] == ["64", "130", "1024"]
     assert (axes.get_xscale(), axes.get_xlabel()) == ("log", "budget R, region tokens in the core")
 
