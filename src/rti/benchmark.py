@@ -226,10 +226,11 @@ class _Counter:
     def __call__(
         self, x: torch.Tensor, t: Any, condition: Condition, budget: int | None = None, estimate: Any = None
     ) -> torch.Tensor:
-        tokens = [self.backbone.patches] * self.backbone.depth
-        if self.model is not None:
-            tokens = cost.tokens_per_block(self.backbone, self.model.reduction, budget)
-        self.flops += len(x) * cost.trunk_flops(self.backbone, tokens, self.text_budget)
+        if self.model is None:
+            flops = cost.dense_flops(self.backbone)
+        else:
+            flops = cost.reduced_flops(self.backbone, self.model.reduction, budget, self.text_budget)
+        self.flops += len(x) * flops
         self.calls += 1
         return torch.zeros_like(x)
 

@@ -61,6 +61,7 @@ class Row:
         values |= {"images_per_second": self.speed}
         values["scores"] = {metric: self.score(metric).summary for metric in METRICS if metric in self.scored}
         values["differences"] = {metric: vars(change) for metric, change in self.differences.items()}
+        values |= {name: manifest.get(name) for name in ("reduction", "patches")}
         return values
 
 

@@ -54,6 +54,11 @@ class ReductionConfig:
         """What a new run of `rti train` starts with, where it is not the field's own default."""
         return {}
 
+    @classmethod
+    def own_core(cls, core: tuple[int, int]) -> tuple[int, int]:
+        """The blocks this method shortens by itself, where region tokens have this core."""
+        return core
+
     def to_dict(self) -> dict[str, Any]:
         return {"reduction": self.name} | asdict(self)
 

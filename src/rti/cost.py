@@ -9,12 +9,17 @@ from rti.config import ReductionConfig
 from rti.reductions import Reduction
 
 
-def tokens_per_block(backbone: Backbone, reduction: Reduction, budget: int) -> list[int]:
-    """Image tokens in each block of the trunk."""
+def blocks_run(backbone: Backbone, reduction: Reduction) -> list[int]:
+    """The blocks of the trunk in the order they run: each once, unless the reduction runs some of the core again."""
     first, last = reduction.config.core
-    counts = [backbone.patches] * backbone.depth
-    counts[first : last + 1] = reduction.core_tokens(budget)
-    return counts
+    return [*range(first), *reduction.core_blocks(), *range(last + 1, backbone.depth)]
+
+
+def tokens_per_block(backbone: Backbone, reduction: Reduction, budget: int) -> list[int]:
+    """Image tokens in each of `blocks_run`."""
+    first, last = reduction.config.core
+    outside = backbone.patches
+    return [outside] * first + reduction.core_tokens(budget) + [outside] * (backbone.depth - 1 - last)
 
 
 def trunk_flops(backbone: Backbone, image_tokens: list[int], text_tokens: int | None = None) -> float:
@@ -25,13 +30,19 @@ def trunk_flops(backbone: Backbone, image_tokens: list[int], text_tokens: int | 
     return sum(backbone.block_flops(block, tokens, text_tokens) for block, tokens in enumerate(image_tokens))
 
 
+def reduced_flops(backbone: Backbone, reduction: Reduction, budget: int, text_tokens: int | None = None) -> float:
+    """The same with a reduction at a budget, also where it runs blocks again."""
+    runs = zip(blocks_run(backbone, reduction), tokens_per_block(backbone, reduction, budget), strict=True)
+    return sum(backbone.block_flops(block, tokens, text_tokens) for block, tokens in runs)
+
+
 def dense_flops(backbone: Backbone) -> float:
     return trunk_flops(backbone, [backbone.patches] * backbone.depth)
 
 
 def forward_flops(backbone: Backbone, reduction: Reduction, budget: int, text_tokens: int | None = None) -> float:
     """Everything a forward pass of one picture computes, also what the paper leaves out: interface, patches, head."""
-    trunk = trunk_flops(backbone, tokens_per_block(backbone, reduction, budget), text_tokens)
+    trunk = reduced_flops(backbone, reduction, budget, text_tokens)
     return trunk + reduction.flops(budget) + backbone.outer_flops()
 
 

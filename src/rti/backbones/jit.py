@@ -219,7 +219,7 @@ class JiT(Backbone):
         time_and_class, label = tokens.context
         image, side = tokens.image, tokens.side
         for first, last in self._spans(start, stop):
-            if first == self.config.in_context_start and self.config.in_context_len:
+            if side is None and first == self.config.in_context_start and self.config.in_context_len:
                 side = label[:, None] + self.in_context_posemb
             x, phasors = image, tokens.phasors
             if side is not None:

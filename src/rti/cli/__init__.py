@@ -14,6 +14,7 @@ from rti.cli.demo import demo
 from rti.cli.encode import encode
 from rti.cli.eval import evaluations
 from rti.cli.figure import figures
+from rti.cli.figure_runs import fid, frontier, redundancy, steps, walks
 from rti.cli.generate import generate
 from rti.cli.info import flops, info
 from rti.cli.output import show_error
@@ -47,6 +48,8 @@ for command in (train, pretrain):
 app.add_typer(evaluations, name="eval")
 app.add_typer(scores, name="score")
 app.add_typer(probes, name="probe")
+for command in (redundancy, frontier, fid, steps, walks):
+    figures.command()(command)
 app.add_typer(figures, name="figure")
 
 

@@ -151,8 +151,9 @@ def _load(
 
     pipe = load_pipeline(model, adapter, dtype, device, **({"init": init} if init else {}))
     ships = adapter is None and pipe.elastic is not None and shipped(model) is not None
+    usual = None
     if ships and reductions:  # its own adapter is not what was asked for
-        core = core or pipe.elastic.config.core
+        usual = pipe.elastic.config.core
         pipe.model = pipe.elastic.detach()
     if pipe.elastic is not None:
         given = [name for name, value in (("--reductions", reductions), ("--set", settings), ("--core", core)) if value]
@@ -167,9 +168,10 @@ def _load(
 
     preset = None if Path(model).exists() else find_preset(model)
     dense, models = pipe.backbone, {}
+    usual = usual or (preset.core if preset else default_core(dense.depth))
     for name in (reductions or "region").split(","):
-        blocks = core or (preset.core if preset else default_core(dense.depth))
-        config = untrained_config(name, settings, blocks, text_regions=any(text is not None for text in texts))
+        text_regions = any(text is not None for text in texts)
+        config = untrained_config(name, settings, core, usual=usual, text_regions=text_regions)
         models[name] = attach(twin(dense), config).merge(keep=False).eval()
     return dense, models, ",".join(map(str, preset.budgets)) if preset else "0.5,0.25,0.125,0.0625"
 

@@ -82,7 +82,6 @@ def _from_data(name: str, text: str) -> Any:
 
 
 for _name, _text in {
-    "redundancy": "Where tokens are redundant: in space, over sampling, and through the depth.",
     "groupings": "Spread, size-detail and retained variance of every reduction.",
     "orders": "The three orders: what they retain, and how compact their regions are.",
     "routing": "Where a trained partition puts its regions while a picture forms.",

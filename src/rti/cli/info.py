@@ -10,6 +10,8 @@ from rti.errors import InputError
 
 MODEL = typer.Argument(help=MODEL_HELP)
 CORE = typer.Option(None, help="First and last block of the core, such as 3,13. Default: the paper's.")
+REDUCTION = typer.Option(None, help="A token reduction by name, untrained. Default: the model's, or region.")
+SETTING = typer.Option(None, "--set", help="A setting of the reduction, such as --set extra_groups=3.")
 JSON = typer.Option(False, "--json", help="Print one JSON line at the end.")
 
 
@@ -17,17 +19,20 @@ def info(
     model: str = MODEL,
     budget: str = typer.Option("0.25", help="The budget for which to list tokens per block: 256, 0.25, 25%."),
     core: str = CORE,
+    reduction: str = REDUCTION,
+    setting: list[str] = SETTING,
     json: bool = JSON,
 ) -> None:
     """Parameters, trainable parameters, grid and core of a model, and which blocks run on how many tokens."""
     from rti import cost
     from rti.budget import parse_budget, resolve_budget
 
-    backbone, reduction, config = describe(model, span(core))
+    backbone, module, config = describe(model, span(core), reduction, setting)
     regions = resolve_budget(parse_budget(budget), backbone.patches)
     parameters = cost.parameter_count(backbone)
-    trainable = cost.trainable_count(backbone, reduction, config)
-    tokens = cost.tokens_per_block(backbone, reduction, regions)
+    trainable = cost.trainable_count(backbone, module, config)
+    tokens = cost.tokens_per_block(backbone, module, regions)
+    blocks = cost.blocks_run(backbone, module)
     first, last = config.core
     values = {
         "model": model,
@@ -44,6 +49,7 @@ def info(
         "reduction": config.to_dict(),
         "budget": regions,
         "tokens_per_block": tokens,
+        "blocks_run": blocks,
     }
     share = f"{100 * values['trainable_share']:.1f} %"
     rows = [
@@ -56,16 +62,16 @@ def info(
         ("sampler", f"{backbone.flow.sampler}, {backbone.flow.steps} steps, guidance {backbone.flow.guidance_scale}"),
     ]
     show_table(f"{model} ({backbone.family})", ("", ""), rows)
-    show_table(f"Image tokens at budget {regions}", ("blocks", "tokens"), _runs(tokens))
+    show_table(f"Image tokens at budget {regions}", ("blocks", "tokens"), _runs(blocks, tokens))
     if json:
         show_json(values)
 
 
-def _runs(tokens: list[int]) -> list[tuple[str, int]]:
+def _runs(blocks: list[int], tokens: list[int]) -> list[tuple[str, int]]:
     """Neighbouring blocks with the same number of tokens, as one row."""
     rows: list[tuple[int, int, int]] = []
-    for block, count in enumerate(tokens):
-        if rows and rows[-1][2] == count:
+    for block, count in zip(blocks, tokens, strict=True):
+        if rows and rows[-1][1:] == (block - 1, count):
             rows[-1] = (rows[-1][0], block, count)
         else:
             rows.append((block, block, count))
@@ -77,6 +83,8 @@ def flops(
     budgets: str = typer.Option(None, help="Budgets, such as 64,256,0.5. Default: those the model is trained for."),
     text_budget: str = typer.Option(None, help="Text tokens in the trunk, such as 32 or 0.25. Default: all."),
     core: str = CORE,
+    reduction: str = REDUCTION,
+    setting: list[str] = SETTING,
     json: bool = JSON,
 ) -> None:
     """Analytic cost of a forward pass at each budget, in percent of the dense one.
@@ -88,7 +96,7 @@ def flops(
     from rti.budget import parse_budget, resolve_budget
     from rti.presets import find_preset
 
-    backbone, reduction, _ = describe(model, span(core))
+    backbone, module, _ = describe(model, span(core), reduction, setting)
     preset = find_preset(model)
     if budgets is None:
         budgets = ",".join(map(str, preset.budgets)) if preset else "0.0625,0.125,0.25,0.5"
@@ -102,8 +110,8 @@ def flops(
     rows = []
     for typed in budgets.split(","):
         regions = resolve_budget(parse_budget(typed), backbone.patches)
-        tokens = cost.tokens_per_block(backbone, reduction, regions)
-        used = cost.trunk_flops(backbone, tokens, text)
+        tokens = cost.tokens_per_block(backbone, module, regions)
+        used = cost.reduced_flops(backbone, module, regions, text)
         rows.append(
             {
                 "budget": regions,
@@ -124,7 +132,7 @@ def flops(
         show_json(
             {
                 "model": model,
-                "core": list(reduction.config.core),
+                "core": list(module.config.core),
                 "text_budget": text,
                 "dense_gflops": round(dense / 1e9, 1),
                 "rows": rows,

@@ -27,8 +27,13 @@ COMPILE_HELP = "Compile the blocks first, which takes a minute: for many picture
 GUIDANCE_BUDGET_HELP = "Budget of the unconditional branch of guidance. Default: that of the row."
 
 
-def describe(model: str, core: tuple[int, int] | None = None) -> tuple[Backbone, Reduction, ReductionConfig]:
-    """The backbone and the reduction of a model: by name on the meta device, without weights, or from its folder."""
+def describe(
+    model: str, core: tuple[int, int] | None = None, reduction: str | None = None, settings: list[str] | None = None
+) -> tuple[Backbone, Reduction, ReductionConfig]:
+    """The backbone and the reduction of a model: by name on the meta device, without weights, or from its folder.
+
+    A reduction by name, with settings such as cuts=merge, stands in for the one that the model has.
+    """
     import torch
 
     from rti.adapter import adapter_folder, read_config
@@ -48,10 +53,12 @@ def describe(model: str, core: tuple[int, int] | None = None) -> tuple[Backbone,
     else:
         backbone = load_backbone(model)
         config = RegionConfig(core=core or default_core(backbone.depth))
+    if reduction is not None or settings:
+        config = untrained_config(reduction or RegionConfig.name, settings or [], core, usual=config.core)
     config.check_fits(backbone.depth)
     with torch.device("meta"):
-        reduction = make_reduction(config, backbone)
-    return backbone, reduction, config
+        module = make_reduction(config, backbone)
+    return backbone, module, config
 
 
 def load_pipeline(
@@ -81,15 +88,24 @@ def load_pipeline(
     return pipe
 
 
-def untrained_config(name: str, settings: list[str], core: tuple[int, int], **more: Any) -> ReductionConfig:
-    """The config `rti train --reduction NAME` would begin with, settings as typed: cuts=merge."""
+def untrained_config(
+    name: str,
+    settings: list[str],
+    core: tuple[int, int] | None = None,
+    usual: tuple[int, int] | None = None,
+    **more: Any,
+) -> ReductionConfig:
+    """The config `rti train --reduction NAME` would begin with, settings as typed: cuts=merge.
+
+    Without a core it is the method's own, where region tokens have the `usual` one.
+    """
     from rti.reductions import REDUCTIONS
     from rti.training.settings import parse_arguments
 
     if name not in REDUCTIONS:
         raise InputError(f"unknown reduction {name!r}; allowed: {', '.join(REDUCTIONS)}")
     kind = REDUCTIONS[name][0]
-    values = kind.training_defaults() | {"core": core} | more
+    values = kind.training_defaults() | {"core": core or kind.own_core(usual)} | more
     return kind.from_dict(values | parse_arguments([f"--{one}" for one in settings], kind))
 
 

@@ -91,6 +91,7 @@ def summary(records: Sequence[dict[str, Any]], run: Run, backbone: Backbone) -> 
         "prompts": len(records),
         "times": run.times,
         "middle_block": middle,
+        "image_size": list(backbone.image_size),
         "by_block": by_block,
         "by_block_error": {kind: standard_error(array.mean(axis=1)) for kind, array in arrays.items()},
         "by_step": {kind: rounded(array[:, :, middle].mean(axis=0)) for kind, array in arrays.items()},

@@ -56,8 +56,13 @@ class Reduction(nn.Module):
         """How much each token reads of each patch, (B, R, N), where groups are soft; None where they are not."""
         return None
 
+    def core_blocks(self) -> list[int]:
+        """The blocks of the core in the order they run; a method may run some again."""
+        first, last = self.config.core
+        return list(range(first, last + 1))
+
     def core_tokens(self, budget: int) -> list[int]:
-        """How many image tokens each block of the core runs on, at a budget."""
+        """How many image tokens each of `core_blocks` runs on, at a budget."""
         raise NotImplementedError
 
     def flops(self, budget: int) -> float:

@@ -106,10 +106,10 @@ class Results:
         if self._backbone is None:
             return None
         backbone, core = self._backbone
-        config = untrained_config(row.reduction, reduction_settings(self.study, row), core)
+        config = untrained_config(row.reduction, reduction_settings(self.study, row), usual=core)
         with torch.device("meta"):
-            tokens = cost.tokens_per_block(backbone, make_reduction(config, backbone), budget)
-        return round(cost.dense_flops(backbone) / cost.trunk_flops(backbone, tokens), 3)
+            flops = cost.reduced_flops(backbone, make_reduction(config, backbone), budget)
+        return round(cost.dense_flops(backbone) / flops, 3)
 
     def _judged(self, name: str) -> list[dict[str, Any]] | None:
         if self.result(name) is None:

@@ -55,7 +55,8 @@ def resolve(
     values |= {key: value for key, value in given.items() if value is not None}
     model = values.get("model")
     if model is not None and not Path(model).exists() and (model in SCENES_TRAINING or find_preset(model) is not None):
-        values = preset_values(model) | values
+        usual = preset_values(model)
+        values = usual | {"core": kind.own_core(usual["core"])} | values
     values = kind.training_defaults() | values | parse_arguments(arguments, TrainConfig, kind)
     missing = [field for field in ("model", "output", "data", "budgets", "steps", "core") if values.get(field) is None]
     if missing:
@@ -179,9 +180,8 @@ def describe(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
 
 def _mean_flops(config: TrainConfig, backbone: Backbone, reduction: Reduction, budget: int) -> float:
     """A forward pass at a budget, over the text budgets that a step may draw."""
-    tokens = cost.tokens_per_block(backbone, reduction, budget)
-    full = cost.trunk_flops(backbone, tokens)
+    full = cost.reduced_flops(backbone, reduction, budget)
     if not config.text_budgets:
         return full
-    short = [cost.trunk_flops(backbone, tokens, text) for text in config.text_budgets]
+    short = [cost.reduced_flops(backbone, reduction, budget, text) for text in config.text_budgets]
     return config.full_text * full + (1 - config.full_text) * sum(short) / len(short)
