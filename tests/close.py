@@ -12,16 +12,22 @@ EPSILON = torch.finfo(torch.float32).eps
 ROUNDINGS = 32
 
 
-def bound(values: torch.Tensor, gain: float = 1.0) -> float:
-    """What rounding may change in `values`. `gain` is by how much the formula behind them enlarges the rounding of what
-    it is made of, where its result is not as much larger: guidance at scale s is s a - (s - 1) b, so 2 s - 1."""
-    return gain * ROUNDINGS * EPSILON * values.abs().max().item()
+def bound(*values: torch.Tensor, gain: float = 1.0) -> float:
+    """What rounding may change in results as large as the largest of these values. `gain` is by how much the formula
+    enlarges the rounding of what it is made of: guidance at scale s is s a - (s - 1) b, so 2 s - 1."""
+    return gain * ROUNDINGS * EPSILON * max(some.abs().max().item() for some in values)
 
 
-def assert_close(actual: torch.Tensor, expected: torch.Tensor, gain: float = 1.0, apart: float = 0.0) -> None:
-    """`actual` is a float32 result and `expected` another, or the float64 one. `apart` is how far `expected` itself is
-    known to be from the truth."""
+def assert_close(
+    actual: torch.Tensor,
+    expected: torch.Tensor,
+    *parts: torch.Tensor,
+    gain: float = 1.0,
+    apart: float = 0.0,
+) -> None:
+    """`actual` is a float32 result and `expected` another, or the float64 one. `parts` are what they are a sum of, where
+    that may be larger than the sum. `apart` is how far `expected` itself is known to be from the truth."""
     assert actual.dtype == torch.float32
     assert expected.isfinite().all()
-    tolerance = bound(expected, gain) + apart
+    tolerance = bound(expected, *parts, gain=gain) + apart
     torch.testing.assert_close(actual.double(), expected.double(), atol=tolerance, rtol=0)

@@ -14,6 +14,7 @@ from PIL import Image
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import rti
+from close import assert_close
 from rti.images import to_tensor
 from test_cli import run_json
 from test_trainer import make_trainer
@@ -42,7 +43,7 @@ def assert_compiles(model, budgets, recompilations, backend="eager", **options):
     inputs = make_inputs(model.backbone)
     for budget in budgets:
         expected = model(*inputs, budget=budget, **options)
-        torch.testing.assert_close(compiled(*inputs, budget=budget, **options), expected, atol=1e-4, rtol=0)
+        assert_close(compiled(*inputs, budget=budget, **options), expected)
     assert counter.frame_count <= 1 + recompilations
     return compiled, inputs
 
@@ -82,7 +83,7 @@ def test_compiled_blocks_share_their_graphs_at_every_budget():
     counter = CompileCounterWithBackend("eager")
     backbone.compile_repeated_blocks(dynamic=True, backend=counter)
     for budget, images in zip(budgets, expected, strict=True):
-        torch.testing.assert_close(model(*inputs, budget=budget), images, atol=1e-4, rtol=0)
+        assert_close(model(*inputs, budget=budget), images)
     assert counter.frame_count <= 3  # for two blocks of the text, eight of the trunk and five numbers of tokens
 
 
