@@ -25,7 +25,7 @@ def assert_close(
     gain: float = 1.0,
     apart: float = 0.0,
 ) -> None:
-    """`actual` is a float32 result and `expected` another, or the float64 one. `parts` are what they are a sum of, where
+    """`actual` is a float32 result and `expected` another, or the float64 one. `parts` are what they are a sum of, as
     that may be larger than the sum. `apart` is how far `expected` itself is known to be from the truth."""
     assert actual.dtype == torch.float32
     assert expected.isfinite().all()
