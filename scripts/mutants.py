@@ -22,6 +22,7 @@ class Mutant(NamedTuple):
     right: str  # stands there once
     wrong: str
     tests: str  # the files whose tests should notice
+    only: str = ""  # of these the ones with this word in their name
 
 
 LAYERS, MINIT2I, JIT = "backbones/layers.py", "backbones/minit2i.py", "backbones/jit.py"
@@ -54,7 +55,14 @@ MUTANTS = [
         "golden",
     ),
     Mutant("unpatchify, rows and columns", LAYERS, "permute(0, 5, 1, 3, 2, 4)", "permute(0, 5, 1, 4, 2, 3)", "golden"),
-    Mutant("patchify, rows and columns", LAYERS, "permute(0, 2, 4, 3, 5, 1)", "permute(0, 4, 2, 3, 5, 1)", "attach"),
+    Mutant(
+        "patchify, rows and columns",
+        LAYERS,
+        "permute(0, 2, 4, 3, 5, 1)",
+        "permute(0, 4, 2, 3, 5, 1)",
+        "attach",
+        "estimate",
+    ),
     Mutant("patch embedding, pixels", LAYERS, "permute(0, 2, 4, 1, 3, 5)", "permute(0, 2, 4, 1, 5, 3)", "golden"),
     Mutant("time floor 0.06", "flow.py", "clamp_min(floor)", "clamp_min(floor + 0.01)", "golden sampling"),
     Mutant("guidance by s - 1", "sampling.py", "return self.scale * cond", "return (self.scale - 1) * cond", "golden"),
@@ -76,6 +84,7 @@ MUTANTS = [
         "lora_alpha=config.lora_alpha",
         "lora_alpha=config.lora_rank",
         "attach",
+        "alpha",
     ),
     Mutant(
         "detach forgets to unmerge",
@@ -83,6 +92,7 @@ MUTANTS = [
         "        self.unmerge()\n        lora.remove",
         "        lora.remove",
         "attach",
+        "detaching",
     ),
     Mutant(
         "detach forgets what trained",
@@ -90,6 +100,7 @@ MUTANTS = [
         "self._trainable_before.get(name, parameter.requires_grad)",
         "True",
         "attach",
+        "detaching",
     ),
     Mutant("Read sums", "read.py", ".softmax(dim=-1)", ".exp()", "read"),
     Mutant(
@@ -166,13 +177,14 @@ MUTANTS = [
         "return ids[:, self.position]",
         "return ids[:, self.walk]",
         "attach",
+        "regions",
     ),
     Mutant("text cut evenly", "text_regions.py", '"gaps")', '"fixed")', "text_regions"),
 ]
 
 
 def copy_with(mutant: Mutant, folder: Path) -> None:
-    shutil.copytree(SOURCE, folder / "rti", ignore=shutil.ignore_patterns("__pycache__", "assets"))
+    shutil.copytree(SOURCE, folder / "rti", ignore=shutil.ignore_patterns("__pycache__", "models"))
     path = folder / "rti" / mutant.file
     text = path.read_text()
     if text.count(mutant.right) != 1:
@@ -197,7 +209,7 @@ def run_tests(mutant: Mutant, folder: Path) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1), os.dup2(nowhere, 2)
     files = [str(TESTS / f"test_{name}.py") for name in mutant.tests.split()]
-    options = ["-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--rootdir", str(TESTS.parent)]
+    options = ["-x", "-k", mutant.only, "-p", "no:cacheprovider", "--hypothesis-seed=0", "--rootdir", str(TESTS.parent)]
     pytest.main([*options, *files], plugins=[FirstFailure(folder)])
     loaded = Path(sys.modules["rti"].__file__)
     if folder not in loaded.parents:
