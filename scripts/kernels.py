@@ -82,7 +82,7 @@ def fingerprint() -> str:
 
     backbone = rti.load_backbone(DATA / "jit-tiny")
     with torch.no_grad():
-        outputs = [model(*make_inputs(backbone, 8)) for model in (backbone, backbone.to(torch.bfloat16))]
+        outputs = [backbone.to(dtype)(*make_inputs(backbone, 8)) for dtype in (torch.float32, torch.bfloat16)]
     return hashlib.sha256(b"".join(output.numpy().tobytes() for output in outputs)).hexdigest()
 
 
@@ -98,15 +98,14 @@ def inside(files: list[str]) -> None:
     print(json.dumps({"numbers": watch.numbers, "passed": watch.passed, "failed": watch.failed}))
 
 
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["--inside"]:
-        inside(sys.argv[2:])
-        sys.exit()
-    files = sys.argv[1:] or [str(TESTS / f"test_{name}.py") for name in FILES.split()]
+def table(settings: list[dict[str, str]], files: list[str]) -> bool:
+    """Print a row per setting; whether all of them passed."""
     print(f"{'setting':80s} {'numbers':>8s} {'passed':>7s} {'failed':>7s} {'seconds':>8s}")
     plain, broken = None, False
-    for setting in SETTINGS:
-        chosen = [file for file in files if "compile" not in file] if "ROUNDED" in setting else files
+    for setting in settings:
+        chosen = files
+        if "ROUNDED" in setting:  # no compiler looks into ours, and every CPU has products with ones and zeros right
+            chosen = [file for file in files if "compile" not in file and "write" not in file]
         result = run(setting, chosen)
         plain = plain or result["numbers"]
         numbers = "same" if result["numbers"] == plain else "other"
@@ -114,4 +113,12 @@ if __name__ == "__main__":
         counts = f"{result['passed']:7d} {len(result['failed']):7d} {result['seconds']:8.0f}"
         print(f"{name:80s} {numbers:>8s} {counts}", *result["failed"], sep="\n    ", flush=True)
         broken |= bool(result["failed"])
-    sys.exit(broken)
+    return not broken
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--inside"]:
+        inside(sys.argv[2:])
+    else:
+        files = sys.argv[1:] or [str(TESTS / f"test_{name}.py") for name in FILES.split()]
+        sys.exit(not table(SETTINGS, files))
