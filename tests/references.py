@@ -105,9 +105,17 @@ def fixed_cuts(patches: int, budget: int) -> list[int]:
     return [i * patches // budget for i in range(1, budget)]
 
 
-def merge_cuts(heights: list[float], budget: int) -> list[int]:
+class Height(NamedTuple):
+    """Where a boundary vanishes: at the cost of a join, and so many hairs above it where joins inside cost no less."""
+
+    cost: float
+    hairs: int
+
+
+def merge_cuts(heights: list[Height], budget: int) -> list[int]:
     """The highest boundaries; of equal ones the coarser, then the earlier."""
-    ranked = sorted(range(1, len(heights) + 1), key=lambda cut: (-heights[cut - 1], *coarse_first(cut)))
+    ranked = sorted(range(1, len(heights) + 1), key=coarse_first)
+    ranked.sort(key=lambda cut: heights[cut - 1], reverse=True)  # keeps the order of equal ones
     return sorted(ranked[: budget - 1])
 
 
@@ -116,44 +124,31 @@ def coarse_first(cut: int) -> tuple[int, int]:
     return -(cut & -cut), cut
 
 
-class Run(NamedTuple):
-    mean: torch.Tensor
-    size: torch.Tensor
-    above: torch.Tensor  # the least height for a join with this run
-    end: int
+def merge_heights(features: torch.Tensor, size_prior: float = 0.0) -> tuple[list[Height], float]:
+    """Merging by its definition: the height of each of the N - 1 boundaries, and how close the closest decision was.
 
-
-def merge_heights(features: torch.Tensor, size_prior: float = 0.0) -> list[float]:
-    """The rounds of merging, one pair after the other: the height of each of the N - 1 boundaries.
-
-    The arithmetic is that of the features' type. Whether two costs tie is a matter of the last bit, so ties are the
-    package's only in float32; float64 is right to more digits where nothing ties.
+    In every round each pair of runs joins that is cheaper than the pairs beside it. What a join costs is taken from the
+    patches themselves: how much farther from their mean they are together than apart. Costs are given as distances,
+    their square roots; two that are unequal, but closer than the rounding of float32, may be decided otherwise there.
     """
-    heights = [math.inf] * (len(features) - 1)
-    one, zero, infinity = (features.new_tensor(value) for value in (1.0, 0.0, math.inf))
-    runs = [Run(mean, one, zero, j + 1) for j, mean in enumerate(features)]
-    while len(runs) > 1:
-        costs = []  # of equal costs the finest joins first
-        for a, b in pairwise(runs):
-            both = a.size + b.size
-            ward = a.size * b.size / both * (b.mean - a.mean).square().sum()
-            level, cut = coarse_first(a.end)
-            costs.append((ward * features.new_tensor(both.item() ** size_prior), -level, -cut))
-        after, i = [], 0
-        while i < len(runs):
-            beside = [costs[k] for k in (i - 1, i + 1) if 0 <= k < len(costs)]
-            if i < len(costs) and all(costs[i] < cost for cost in beside):
-                a, b = runs[i], runs[i + 1]
-                both = a.size + b.size
-                height = max(costs[i][0], a.above, b.above)
-                heights[a.end - 1] = height.item()
-                after.append(Run(torch.lerp(a.mean, b.mean, b.size / both), both, height.nextafter(infinity), b.end))
-                i += 2
-            else:
-                after.append(runs[i])
-                i += 1
-        runs = after
-    return heights
+    edges, found, closest = list(range(len(features) + 1)), {}, math.inf
+    while len(edges) > 2:
+        costs = []
+        for start, cut, end in zip(edges, edges[1:], edges[2:], strict=False):
+            together, apart = features[start:end], [cut - start]
+            added = round(squared_error(together, []) - squared_error(together, apart), 9)  # so that what ties does
+            level, position = coarse_first(cut)
+            costs.append((math.sqrt(added * (end - start) ** size_prior), -level, -position))  # the finest joins first
+        closest = min([closest, *(abs(one[0] - other[0]) for one, other in pairwise(costs) if one[0] != other[0])])
+        for k in range(len(costs)):
+            if all(costs[k] < costs[beside] for beside in (k - 1, k + 1) if 0 <= beside < len(costs)):
+                inside = [found[cut] for cut in range(edges[k] + 1, edges[k + 2]) if cut in found]
+                above = [Height(height.cost, height.hairs + 1) for height in inside]
+                found[edges[k + 1]] = max([Height(costs[k][0], 0), *above])
+        edges = [edge for edge in edges if edge not in found]
+    heights = [found[cut] for cut in range(1, len(features))]
+    ranked = sorted({height.cost for height in heights})
+    return heights, min([closest, *(other - one for one, other in pairwise(ranked))])
 
 
 # What a partition loses, and how little it could lose.

@@ -14,6 +14,7 @@ from PIL import Image
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import rti
+from close import assert_close
 from rti.images import to_tensor
 from test_cli import run_json
 from test_trainer import make_trainer
@@ -42,7 +43,7 @@ def assert_compiles(model, budgets, recompilations, backend="eager", **options):
     inputs = make_inputs(model.backbone)
     for budget in budgets:
         expected = model(*inputs, budget=budget, **options)
-        torch.testing.assert_close(compiled(*inputs, budget=budget, **options), expected, atol=1e-4, rtol=0)
+        assert_close(compiled(*inputs, budget=budget, **options), expected)
     assert counter.frame_count <= 1 + recompilations
     return compiled, inputs
 
@@ -70,20 +71,20 @@ def test_merge_from_an_estimate_compiles_around_its_tree():
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for the CPU with g++")
 def test_the_compiled_code_gives_the_same_images():
     """frame_count is not the number of compilations here: inductor's first one may trace twice."""
-    assert_compiles(small_model("jit", ONE_BLOCK), (16, 7, 33, 24, 63), recompilations=1, backend="inductor")
+    assert_compiles(small_model("jit", ONE_BLOCK).merge(), (16, 7, 33), recompilations=1, backend="inductor")
 
 
 @torch.no_grad()
 def test_compiled_blocks_share_their_graphs_at_every_budget():
-    backbone = make_backbone("minit2i", depth_double=8)
-    model = randomise_trainable(rti.attach(backbone, rti.RegionConfig(core=(2, 6), lora_rank=2))).eval().merge()
+    backbone = make_backbone("minit2i")
+    model = randomise_trainable(rti.attach(backbone, rti.RegionConfig(core=CORE, lora_rank=2))).eval().merge()
     inputs, budgets = make_inputs(backbone), (16, 7, 33, 24)
     expected = [model(*inputs, budget=budget) for budget in budgets]
     counter = CompileCounterWithBackend("eager")
     backbone.compile_repeated_blocks(dynamic=True, backend=counter)
     for budget, images in zip(budgets, expected, strict=True):
-        torch.testing.assert_close(model(*inputs, budget=budget), images, atol=1e-4, rtol=0)
-    assert counter.frame_count <= 3  # for two blocks of the text, eight of the trunk and five numbers of tokens
+        assert_close(model(*inputs, budget=budget), images)
+    assert counter.frame_count <= 3  # for two blocks of the text, four of the trunk and five numbers of tokens
 
 
 @pytest.fixture
@@ -100,10 +101,13 @@ def compiled_blocks(monkeypatch):
 
 
 def test_a_compiled_step_of_training_is_the_same_step(tmp_path, compiled_blocks):
-    plain, compiled = make_trainer(tmp_path / "plain"), make_trainer(tmp_path / "compiled", compile=True)
+    plain, compiled = (
+        make_trainer(tmp_path / name, backbone=make_backbone("jit", depth=3), compile=name == "compiled")
+        for name in ("plain", "compiled")
+    )
     assert len(compiled_blocks) == compiled.task.backbone.depth
     for _ in range(3):
-        assert compiled.train_step() == pytest.approx(plain.train_step(), rel=1e-5)
+        assert compiled.train_step() == pytest.approx(plain.train_step(), rel=1e-4)
 
 
 def test_compiling_does_not_change_what_is_measured(tmp_path, capsys, compiled_blocks):

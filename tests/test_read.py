@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from close import assert_close, bound
 from references import PROPERTY, mean_phasors, random_regions, read
 from rti.backbones.layers import grid_angles
 from rti.backbones.layers import phasors as as_phasors
@@ -39,7 +40,7 @@ def test_region_tokens_are_those_of_plain_loops(case, hidden_size):
     patches = torch.randn(len(case.regions), case.patches, hidden_size, generator=case.generator)
     tokens = module(patches, membership(case.regions, case.budget))
     expected = read(patches, case.regions, case.budget, module.score, module.size_embedding)
-    torch.testing.assert_close(tokens.double(), expected, rtol=0, atol=5e-6)
+    assert_close(tokens, expected, patches, module.size_embedding)
 
 
 @PROPERTY
@@ -53,7 +54,7 @@ def test_large_scores_neither_overflow_nor_lose_precision(case):
         module.score.copy_(torch.tensor([50.0, -50.0, 50.0, -50.0]))
     tokens = module(patches, membership(case.regions, case.budget))
     expected = read(patches, case.regions, case.budget, module.score, module.size_embedding)
-    torch.testing.assert_close(tokens.double(), expected, rtol=0, atol=2e-6)
+    assert_close(tokens, expected, patches, module.size_embedding)
     tokens.sum().backward()
     assert module.score.grad.isfinite().all()
 
@@ -72,7 +73,7 @@ def test_with_fresh_parameters_a_region_is_the_mean_of_its_patches():
     regions = torch.tensor([[0, 1, 0, 1, 1, 0]])
     tokens = Read(5, 6)(patches, membership(regions, 2))
     expected = torch.stack([patches[0, [0, 2, 5]].mean(dim=0), patches[0, [1, 3, 4]].mean(dim=0)])
-    torch.testing.assert_close(tokens[0], expected, rtol=0, atol=1e-6)
+    assert_close(tokens[0], expected)
 
 
 def test_gradients_reach_the_score_the_sizes_that_occur_and_the_patches():
@@ -123,9 +124,9 @@ def test_a_regions_position_is_the_mean_phasor_of_its_patches(case):
     positions = average_phasors(phasors, membership(case.regions, case.budget))
     assert positions.dtype == torch.float32
     expected = mean_phasors(phasors[0], case.regions, case.budget)
-    torch.testing.assert_close(positions.double(), expected, rtol=0, atol=1e-6)
+    assert_close(positions, expected)
     cosine, sine = positions.chunk(2, dim=-1)
-    assert (cosine.square() + sine.square()).max() < 1 + 1e-6
+    assert (cosine.square() + sine.square()).max() < 1 + bound(torch.ones(1))
 
 
 @PROPERTY

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import rti
+from close import assert_close
 from rti.backbones.minit2i import PreambleBlock
 from rti.flow import draw_noise, interpolate, time_grid, velocity
 from rti.sampling import GuidedVelocity
@@ -52,7 +53,7 @@ def test_the_callback_follows_each_step(solver):
         lambda *call: seen.append(call) or call[1],
     )
     assert [step for step, _ in seen] == [0, 1, 2, 3]
-    assert torch.allclose(torch.stack([x for _, x in seen])[:, 0], torch.tensor([0.25, 0.5, 0.75, 1.0]))
+    assert [x[0].item() for _, x in seen] == [0.25, 0.5, 0.75, 1.0]
     assert torch.equal(seen[-1][1], result)
 
 
@@ -67,10 +68,12 @@ def test_the_solver_tells_the_velocity_its_time_and_step():
 
 
 def test_the_velocity_leads_from_the_noisy_image_to_the_clean_one():
-    clean, noise = torch.randn(3, 3, 4, 4), torch.randn(3, 3, 4, 4)
+    generator = torch.Generator().manual_seed(0)
+    clean, noise = (torch.randn(3, 3, 4, 4, generator=generator) for _ in range(2))
     t = torch.tensor([0.0, 0.5, 0.9])
+    remaining = (1 - t).view(-1, 1, 1, 1)  # dividing by it enlarges the rounding of x
     x = interpolate(clean, noise, t)
-    torch.testing.assert_close(velocity(clean, x, t, 0.05), clean - noise, atol=1e-5, rtol=0)
+    assert_close(velocity(clean, x, t, 0.05) * remaining, (clean - noise) * remaining)
     assert torch.equal(interpolate(clean, noise, torch.zeros(3)), noise)
     assert torch.equal(interpolate(clean, noise, torch.ones(3)), clean)
 
@@ -161,8 +164,8 @@ def test_guidance_extrapolates_between_the_branches(jit):
     result = guided(x, torch.tensor(0.25), 0)
     labels = torch.tensor([0.0, 1.0, 2.0]).view(-1, 1, 1, 1)
     clean = 10 + 3 * (labels - 10) + 0.1 * x
-    torch.testing.assert_close(guided.estimate, clean, atol=1e-4, rtol=0)
-    torch.testing.assert_close(result, (clean - x) / 0.75, atol=1e-4, rtol=0)
+    assert_close(guided.estimate, clean)
+    assert_close(result, (clean - x) / 0.75)
 
 
 @pytest.mark.parametrize("solver", ["euler", "heun"])
@@ -178,11 +181,11 @@ def test_the_estimate_is_the_guided_clean_image_of_the_evaluation_before(jit, so
         if len(clean) == 4:
             conditional, unconditional = clean.chunk(2)
             clean = unconditional + 3 * (conditional - unconditional)
-        torch.testing.assert_close(after["estimate"], clean, atol=1e-4, rtol=0)
+        assert_close(after["estimate"], clean)
         assert len(after["estimate"]) == 2
     assert len(seen) == 5
     last = spy.calls[-1]["result"].chunk(2)
-    torch.testing.assert_close(seen[-1], last[1] + 3 * (last[0] - last[1]), atol=1e-4, rtol=0)
+    assert_close(seen[-1], last[1] + 3 * (last[0] - last[1]))
 
 
 def test_one_run_leaves_no_estimate_to_the_next(jit):
@@ -297,7 +300,7 @@ def test_the_image_of_a_seed_does_not_depend_on_its_batch(model, solver):
     together = rti.sample(model, x, condition, **options)
     for i in range(4):
         alone = rti.sample(model, x[i : i + 1], condition[i : i + 1], **options)
-        torch.testing.assert_close(alone, together[i : i + 1], atol=1e-4, rtol=0)
+        assert_close(alone, together[i : i + 1], gain=3)  # of guidance at scale 2
     assert torch.equal(rti.sample(model, x, condition, **options), together)
 
 

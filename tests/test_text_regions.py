@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import rti
+from close import assert_close
 from rti.text_regions import TextRegions
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial, ElasticObjective, draw_dial
@@ -27,11 +28,11 @@ def test_as_many_regions_as_tokens_with_fresh_parameters_leave_the_text_as_it_is
     model = make_model()
     condition = model.prepare(make_condition(model.backbone, 3))
     same = model.prepare(condition, text_budget=LENGTH)
-    torch.testing.assert_close(same.stream, condition.stream, atol=1e-6, rtol=0)
-    torch.testing.assert_close(same.phasors, condition.phasors, atol=1e-6, rtol=0)
+    assert_close(same.stream, condition.stream)
+    assert_close(same.phasors, condition.phasors)
     x, t, condition = make_inputs(model.backbone)
     full, all_regions = model(x, t, condition), model(x, t, condition, text_budget=LENGTH)
-    torch.testing.assert_close(all_regions, full, atol=1e-5, rtol=0)
+    assert_close(all_regions, full)
 
 
 @torch.no_grad()
@@ -48,9 +49,9 @@ def test_regions_are_runs_of_neighbours_cut_at_the_largest_gaps_and_read_to_thei
         cuts = sorted(sorted(range(LENGTH - 1), key=lambda i: -gaps[i])[: budget - 1])
         edges = [0, *(cut + 1 for cut in cuts), LENGTH]
         for region, (first, last) in enumerate(pairwise(edges)):
-            torch.testing.assert_close(shorter.stream[image, region], stream[first:last].mean(dim=0))
+            assert_close(shorter.stream[image, region], stream[first:last].mean(dim=0))
             phasor = condition.phasors[image, first:last].mean(dim=0)
-            torch.testing.assert_close(shorter.phasors[image, region], phasor)
+            assert_close(shorter.phasors[image, region], phasor)
 
 
 @torch.no_grad()
@@ -68,7 +69,7 @@ def test_a_prompt_does_not_depend_on_its_batch():
     together = model.prepare(condition, text_budget=3)
     for row in range(4):
         alone = model.prepare(condition[row : row + 1], text_budget=3)
-        torch.testing.assert_close(together.stream[row], alone.stream[0])
+        assert_close(together.stream[row], alone.stream[0])
 
 
 def test_text_regions_have_parameters_of_their_own_and_only_where_asked_for():
@@ -175,7 +176,7 @@ def test_guidance_at_its_own_budget_is_the_formula_on_two_passes(cuts_from):
         guidance_budget=8,
         callback=lambda step, state, estimate: seen.append(estimate),
     )
-    torch.testing.assert_close(seen[0], 3.0 * conditional - 2.0 * unconditional, atol=1e-4, rtol=1e-4)
+    assert_close(seen[0], 3.0 * conditional - 2.0 * unconditional, gain=5)
 
 
 def test_the_guidance_budget_may_follow_the_step():

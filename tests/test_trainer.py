@@ -105,7 +105,7 @@ def test_micro_batches_do_not_change_a_step(tmp_path):
     one = make_trainer(tmp_path / "one", batch_per_device=8)
     four = make_trainer(tmp_path / "four", batch_per_device=2)
     for _ in range(3):
-        assert one.train_step() == pytest.approx(four.train_step(), rel=1e-5)
+        assert one.train_step() == pytest.approx(four.train_step(), rel=1e-4)
         # Gradients, not weights: Adam divides by their size, and so enlarges the rounding of those near zero.
         for name, parameter in one.parameters.items():
             scale = parameter.grad.abs().max().item()
@@ -335,7 +335,7 @@ if trainer.accelerator.is_main_process:
 """
     processes, losses, stopped = launch(tmp_path, program)
     assert (processes, stopped) == (2, 23)  # asked after the 22nd step, and both left after the next
-    assert losses == pytest.approx(expected, rel=1e-5)
+    assert losses == pytest.approx(expected, rel=1e-4)
 
 
 def test_shards_over_two_processes_train_save_and_go_on_as_one_process_does(tmp_path):
@@ -369,7 +369,7 @@ if trainer.accelerator.is_main_process:
 """
     sharded, losses = launch(tmp_path, program)
     assert sharded
-    assert losses == pytest.approx(expected, rel=1e-5)
+    assert losses == pytest.approx(expected, rel=1e-4)
     ours, theirs = tmp_path / "together", tmp_path / "alone"
     for name in ("adapter/adapter_model.safetensors", "adapter/interface.safetensors"):
         sharded, whole = load_file(ours / name), load_file(theirs / name)
