@@ -28,18 +28,20 @@ GUIDANCE_BUDGET_HELP = "Budget of the unconditional branch of guidance. Default:
 
 
 def describe(model: str, core: tuple[int, int] | None = None) -> tuple[Backbone, Reduction, ReductionConfig]:
-    """The backbone and the reduction of a model: by name on the meta device, without weights, or from its folder."""
+    """The backbone and the reduction of a model: by name on the meta device, without weights, or from its folder.
+
+    Where there is no adapter, the reduction is the one that `rti train` would begin with.
+    """
     import torch
 
     from rti.adapter import adapter_folder, read_config
     from rti.backbones import FAMILIES, build, load_backbone
-    from rti.config import RegionConfig
     from rti.reductions import make_reduction
 
     preset = None if Path(model).exists() else find_preset(model)
     folder = adapter_folder(model) if preset is None else None
     if preset is not None:
-        backbone, config = build(preset.family, preset.sizes), RegionConfig(core=core or preset.core)
+        backbone, config = build(preset.family, preset.sizes), untrained_config("region", [], core or preset.core)
     elif folder is not None:
         config, origin = read_config(folder)
         if origin.get("family") not in FAMILIES or not isinstance(origin.get("sizes"), dict):
@@ -47,7 +49,7 @@ def describe(model: str, core: tuple[int, int] | None = None) -> tuple[Backbone,
         backbone = build(origin["family"], origin["sizes"])
     else:
         backbone = load_backbone(model)
-        config = RegionConfig(core=core or default_core(backbone.depth))
+        config = untrained_config("region", [], core or default_core(backbone.depth))
     config.check_fits(backbone.depth)
     with torch.device("meta"):
         reduction = make_reduction(config, backbone)
