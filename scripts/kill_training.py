@@ -6,7 +6,7 @@
 A tiny model trains (or draws) in a process that is forked from this one, so that nothing is imported again. It is
 killed at a moment drawn at random: every other time by the clock, else before one of the operations on files that an
 undisturbed run makes, so that no gap between two writes is too short to be hit. Then the same command runs again, until
-one gets to its end; its files are compared, and a new folder begins. Exit code 1 where anything differs.
+it gets to its end; its files are compared, and a new folder begins. Exit code 1 where anything differs.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from rti.cli import main
 SIZES = dict(input_size=32, patch_size=4, hidden_size=32, depth=4, num_heads=2, bottleneck_dim=8, num_classes=56)
 SIZES |= dict(in_context_len=2, in_context_start=1, noise_scale=1.0)
 COMMANDS = {
-    "train": "train {model} --output {run} --data scenes --steps 8 --save-every 1 --batch 4 --batch-per-device 2 "
+    "train": "train {model} --output {run} --data scenes --steps 5 --save-every 1 --batch 4 --batch-per-device 2 "
     "--budgets 4,8 --core 1,2 --warmup 2 --sample-every 0 --log-with none",
-    "generate": "generate {model} --output {run} --prompts classes --count 24 --batch 2 --steps 2",
+    "generate": "generate {model} --output {run} --prompts classes --count 16 --batch 2 --steps 2",
 }
-# Not compared: what tells how long it took, earlier checkpoints (of which it keeps one), and a lock that nobody holds.
-APART = ("log.jsonl", "timing.jsonl", "run.lock", "checkpoint-00000007")
+# Not compared: what tells how long it took, checkpoints before the last, and a lock that nobody holds.
+APART = {"log.jsonl", "timing.jsonl", "run.lock", *(f"checkpoint-0000000{step}" for step in range(1, 5))}
 CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
 
 
@@ -51,82 +51,65 @@ class Report:
 
 
 def survive(what: str, folder: Path, kills: int, seed: int, number: int = signal.SIGKILL) -> Report:
-    """Kill so many times with a signal, and compare every run that gets to its end with an undisturbed one."""
+    """Kill so many times with a signal, and compare every run at its end with an undisturbed one."""
+    make_model(folder)
+    with open(os.devnull, "w") as quiet, redirect_stdout(quiet), redirect_stderr(quiet), suppress(SystemExit):
+        run(what, folder, "first")  # imports what a run imports, before the forks
+    started = time.monotonic()
+    if code := wait(fork(lambda: run(what, folder, "undisturbed"), folder)):
+        raise SystemExit(f"the undisturbed run ended with {code}: {(folder / 'stderr').read_text()[-500:]}")
+    longest, expected = time.monotonic() - started, contents(folder / "undisturbed")
+    operations = int((folder / "operations").read_text())
+
+    chance, report, begun = random.Random(seed), Report(), 0
+    while True:
+        name, at_file, moment = f"run-{begun}", None, 600.0
+        if report.kills >= kills:
+            pass  # the last run is left in peace
+        elif report.kills % 2:
+            at_file = chance.randrange(1, operations + 1)
+        else:
+            moment = chance.uniform(0, longest)
+        code = wait(fork(lambda name=name: run(what, folder, name), folder, at_file, number), moment, number)
+        if code in (-number, 130):
+            report.kills += 1
+            report.at_files += at_file is not None
+            continue
+        begun += 1
+        if code == 0:
+            report.runs += 1
+            found = contents(folder / name)
+            wrong = [f"{file} differs" for file in {*found, *expected} if found.get(file) != expected.get(file)]
+        else:
+            wrong = [f"exit code {code}: {(folder / 'stderr').read_text()[-200:]}"]
+        report.failures += [f"{name}, after {report.kills} kills in all: {one}" for one in sorted(wrong)]
+        if report.kills >= kills or len(report.failures) > 20:
+            return report
+
+
+def make_model(folder: Path) -> None:
     torch.set_num_threads(1)
     backbone = build("jit", SIZES)
     randomise(backbone, seed=0, dtype=torch.float32)
     save_backbone(backbone, folder / "model")
-    with open(os.devnull, "w") as quiet, redirect_stdout(quiet), redirect_stderr(quiet), suppress(SystemExit):
-        _run(what, folder, "first")  # imports what a run imports, before the forks
-    started = time.monotonic()
-    operations = _count_operations(lambda: _run(what, folder, "undisturbed"), folder)
-    longest, expected = time.monotonic() - started, contents(folder / "undisturbed")
 
-    chance, report, name = random.Random(seed), Report(), "run-0"
-    while report.kills < kills:
-        at_file = chance.randrange(1, operations + 1) if report.kills % 2 else None
-        moment = None if at_file else chance.uniform(0, longest)
-        code = _start_and_kill(lambda name=name: _run(what, folder, name), folder, at_file, moment, number)
-        if code == 0:
-            report.runs += 1
-            found = contents(folder / name)
-            different = sorted(key for key in {*found, *expected} if found.get(key) != expected.get(key))
-            report.failures += [f"{name}, after {report.kills} kills: {file} differs" for file in different]
-            name = f"run-{report.runs}"
-        elif code in (-number, 130):
-            report.kills += 1
-            report.at_files += at_file is not None
-        else:
-            report.failures.append(f"{name}, after {report.kills} kills: exit code {code}")
-            name = f"{name}-again"
-        if len(report.failures) > 20:
-            break
-    return report
+
+def run(what: str, folder: Path, name: str, more: str = "") -> None:
+    main(f"{COMMANDS[what]} {more}".format(model=folder / "model", run=folder / name).split())
 
 
 def contents(run: Path) -> dict[str, bytes]:
     """Every file of a run, by its name."""
-    files = (path for path in sorted(run.rglob("*")) if path.is_file() and not {*path.parts} & {*APART})
+    files = (path for path in sorted(run.rglob("*")) if path.is_file() and not {*path.parts} & APART)
     # The folder's own name is a setting of the run.
     return {str(path.relative_to(run)): path.read_bytes().replace(run.name.encode(), b"RUN") for path in files}
 
 
-def _run(what: str, folder: Path, name: str) -> None:
-    main(COMMANDS[what].format(model=folder / "model", run=folder / name).split())
+def fork(work: Callable[[], None], folder: Path, at_file: int | None = None, number: int = signal.SIGKILL) -> int:
+    """A command in a child process, killed before an operation on files if asked; gives back the process.
 
-
-def _count_operations(work: Callable[[], None], folder: Path) -> int:
-    """How many operations on files an undisturbed run makes; it runs in a child as the others do."""
-    counted = folder / "operations"
-    process = _fork(work, folder, counted=counted)
-    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    if code:
-        raise SystemExit(f"the undisturbed run ended with {code}: {(folder / 'stderr').read_text()[-500:]}")
-    return int(counted.read_text())
-
-
-def _start_and_kill(
-    work: Callable[[], None], folder: Path, at_file: int | None, moment: float | None, number: int
-) -> int:
-    """Run in a child until it ends, or is killed before an operation on files or at a moment. Gives its exit code."""
-    process = _fork(work, folder, at_file, number)
-    ends = time.monotonic() + (600 if moment is None else moment)
-    while (status := os.waitpid(process, os.WNOHANG)) == (0, 0):
-        time.sleep(0.002)
-        if time.monotonic() > ends:
-            os.kill(process, number)
-            status = os.waitpid(process, 0)
-            break
-    return os.waitstatus_to_exitcode(status[1])
-
-
-def _fork(
-    work: Callable[[], None],
-    folder: Path,
-    at_file: int | None = None,
-    number: int = signal.SIGKILL,
-    counted: Path | None = None,
-) -> int:
+    It leaves behind how many such operations it made, and what it said.
+    """
     process = os.fork()
     if process:
         return process
@@ -141,16 +124,27 @@ def _fork(
                 os.kill(os.getpid(), number)
 
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os.dup2(os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        sys.stdout, sys.stderr = open(os.devnull, "w"), open(folder / "stderr", "w")  # noqa: SIM115
         sys.addaudithook(watch)
         work()
     except SystemExit as end:
         code = end.code or 0
-        if counted is not None:
-            counted.write_text(str(operations))
+        (folder / "operations").write_text(str(operations))
     finally:
+        sys.stderr.flush()
         os._exit(code)
+
+
+def wait(process: int, moment: float = 600.0, number: int = signal.SIGKILL) -> int:
+    """The exit code of a process, killed after so many seconds."""
+    ends = time.monotonic() + moment
+    while (ended := os.waitpid(process, os.WNOHANG)) == (0, 0):
+        time.sleep(0.002)
+        if time.monotonic() > ends:
+            os.kill(process, number)
+            ended = os.waitpid(process, 0)
+            break
+    return os.waitstatus_to_exitcode(ended[1])
 
 
 if __name__ == "__main__":

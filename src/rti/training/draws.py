@@ -1,4 +1,4 @@
-"""What a step draws at random. Each example has draws of its own, so a step is the same on one process or on many."""
+"""What a step draws at random. Each example has draws of its own, so they are the same on one process or on many."""
 
 from __future__ import annotations
 

@@ -68,7 +68,10 @@ def save_checkpoint(run: Path, step: int, tensors: dict[str, torch.Tensor], valu
     here = written.index(final)
     # Later ones were passed over as broken when the run was resumed; they must not count among those kept.
     for other in (*written[: max(here + 1 - keep, 0)], *written[here + 1 :]):
-        shutil.rmtree(other, ignore_errors=True)
+        torn = other.with_suffix(".part")  # so that one half removed is not taken for a whole one
+        with suppress(OSError):
+            os.replace(other, torn)
+        shutil.rmtree(torn, ignore_errors=True)
 
 
 def load_checkpoint(
