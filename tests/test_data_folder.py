@@ -1,6 +1,7 @@
 """Folders: captions beside pictures, metadata files, class trees, and what is neither."""
 
 import json
+import os
 import pickle
 
 import pytest
@@ -128,3 +129,43 @@ def test_folders_that_are_refused(tmp_path, case):
     with pytest.raises(InputError, match=message) as caught:
         open_data(put(tmp_path, files), 8)
     assert "\n" not in str(caught.value)
+
+
+def test_metadata_reads_nothing_outside_of_its_folder(tmp_path):
+    (tmp_path / "secret.png").write_bytes(plain(RED))
+    (tmp_path / "elsewhere.png").write_bytes(plain(GREEN))
+    names = ["../secret.png", str(tmp_path / "secret.png"), "sub/../../secret.png", "sub/../..secret.png", "link.png"]
+    rows = [json.dumps({"file_name": name, "text": "x"}) for name in names]
+    folder = tmp_path / "folder"
+    source = open_data(put(folder, {"metadata.jsonl": "\n".join(rows), "..secret.png": plain(BLUE)}), 8)
+    (folder / "link.png").symlink_to(tmp_path / "elsewhere.png")
+    for index in range(3):
+        with pytest.raises(BrokenExample, match="is not in"):
+            source[index]
+    assert colour_of(source[3].image) == [0, 0, 255]
+    assert colour_of(source[4].image) == [0, 255, 0]  # a link that the folder's owner made
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "sparse"])
+def test_what_is_no_file_or_has_no_end_is_a_broken_example(tmp_path, kind):
+    source = open_data(put(tmp_path, {"a.png": plain(), "a.txt": "a", "b.png": plain(), "b.txt": "b"}), 8)
+    picture = tmp_path / "b.png"
+    picture.unlink()
+    if kind == "pipe":
+        os.mkfifo(picture)
+    elif kind == "device":
+        picture.symlink_to("/dev/null")  # /dev/zero would fill the memory
+    else:
+        with picture.open("wb") as file:
+            file.truncate((1 << 28) + 1)
+    with pytest.raises(BrokenExample, match=r"b\.png \((not a regular file|.* bytes, more than)"):
+        source[1]
+
+
+def test_metadata_and_shards_that_are_pipes_are_refused(tmp_path):
+    put(tmp_path / "folder", {"a.png": plain()})
+    os.mkfifo(tmp_path / "folder" / "metadata.jsonl")
+    os.mkfifo(tmp_path / "x.tar")
+    for data in (tmp_path / "folder", tmp_path / "x.tar"):
+        with pytest.raises(InputError, match="regular file"):
+            open_data(str(data), 8)

@@ -1,6 +1,7 @@
 """Base training: Muon, checkpoints, and small backbones of both families from scratch."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -8,10 +9,11 @@ import torch
 import rti
 from rti.backbones import load_backbone
 from rti.scenes.encoder import WordEncoder
+from rti.training.command import made_up_words
 from rti.training.config import PretrainConfig
 from rti.training.loss import draw_times, velocity_losses
 from rti.training.muon import Muon, orthogonalise, split_parameters
-from rti.training.pretrain import make_trainer
+from rti.training.pretrain import make_trainer, new_backbone
 from rti.training.state import CannotSave, checkpoints, load_checkpoint, save_checkpoint
 from test_cli import run, run_json
 from test_trainer import assert_equal, trained_values
@@ -77,6 +79,47 @@ def test_muon_takes_the_matrices_of_blocks_and_adam_the_rest():
     matrices, others = split_parameters([modules])
     assert [tuple(parameter.shape) for parameter in matrices] == [(4, 3)]
     assert [tuple(parameter.shape) for parameter in others] == [(4,), (2,)]
+
+
+def test_weight_decay_is_that_of_muon_too(tmp_path):
+    def decays(**changes) -> list[float]:
+        trainer = make_trainer(config_of("scenes-jit", tmp_path / str(len(changes)), steps=1, **changes))
+        return [optimiser.param_groups[0]["weight_decay"] for optimiser in trainer.optimisers]
+
+    assert decays(weight_decay=0.3) == [0.3, 0.3]
+    assert decays() == [0.01, 0.0]
+
+
+def test_a_fresh_model_wakes_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda *_: pytest.fail("a GPU was asked for its state"))
+    before = torch.get_rng_state()
+    first, again = (made_up_words(8, seed=3).state_dict() for _ in range(2))
+    assert_equal(first, again)
+    new_backbone(config_of("scenes-jit", tmp_path / "run"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_checkpoint_is_written_where_folders_cannot_be_opened(tmp_path, monkeypatch):
+    """As on Windows, which also forces no file to the disk that was opened for reading alone."""
+    import fcntl
+
+    opened, forced = os.open, os.fsync
+
+    def open_no_folder(path, *options, **more) -> int:
+        if os.path.isdir(path):
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *options, **more)
+
+    def force_what_may_be_written(descriptor: int) -> None:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(9, "Bad file descriptor")
+        forced(descriptor)
+
+    monkeypatch.setattr(os, "open", open_no_folder)
+    monkeypatch.setattr(os, "fsync", force_what_may_be_written)
+    save_checkpoint(tmp_path / "run", 1, {"weight": torch.ones(2)}, {}, keep=1)
+    assert load_checkpoint(tmp_path / "run")[1]["step"] == 1
 
 
 def test_the_velocity_loss_divides_by_the_time_that_remains():
@@ -215,6 +258,7 @@ BAD = {
     "an unknown size": (("scenes", "--sizes", "colour=3"), "colour"),
     "a size that is no number": (("scenes", "--sizes", "image_size=big"), "big"),
     "a size without a value": (("scenes", "--sizes", "image_size"), "name=value"),
+    "a size that is not finite": (("scenes", "--sizes", "noise_scale=nan"), "noise_scale"),
     "sizes that make no model": (("scenes", "--sizes", "num_heads=-1"), "num_heads=-1"),
     "an unknown optimiser": (("scenes", "--optimiser", "sgd"), "sgd"),
     "a start that is not there": (("scenes", "--start-from", "nowhere"), "nowhere"),

@@ -496,3 +496,12 @@ def test_another_encoder_is_refused_by_the_command(capsys, tmp_path, release, ph
     assert (code, out) == (2, "")
     message = err.splitlines()[-1]  # before it, transformers has shown that it loads the weights
     assert message.startswith("rti: error: ") and str(release) in message and str(tmp_path / "other") in message
+
+
+def test_a_shard_that_is_a_pipe_is_passed_over(tmp_path, t5):
+    settings = CacheSettings("x", fingerprint(t5), 6)
+    with CacheWriter(tmp_path / "cache", settings) as writer:
+        writer.add("one", torch.ones(2, 8))
+    os.mkfifo(tmp_path / "cache" / "states-00001.safetensors")
+    cache = TextCache.open(tmp_path / "cache")
+    assert (len(cache), [path.name for path in cache.broken]) == (1, ["states-00001.safetensors"])

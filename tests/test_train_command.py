@@ -3,8 +3,11 @@
 import json
 import os
 import signal
+import sys
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +16,12 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import rti
+from rti.cli.train import peak_memory
+from rti.text import load_text_encoder
+from rti.training.config import PretrainConfig, TrainConfig
 from rti.training.trainer import Trainer
 from test_cli import run, run_json
-from tiny import save_jit
+from tiny import refused, save_jit
 
 RECIPE = ("--steps", 3, "--batch", 4, "--batch-per-device", 2, "--budgets", "4,8", "--core", "1,2", "--warmup", 1)
 RECIPE += ("--sample-every", 0)
@@ -113,6 +119,53 @@ def test_a_dry_run_shows_the_papers_settings_and_writes_nothing(capsys, tmp_path
     recipe |= dict(time_mean=-0.8, time_deviation=0.8)
     assert {name: shown[name] for name in recipe} == recipe
     assert list(tmp_path.iterdir()) == []
+    alone = run_json(capsys, "train", preset, "--dry-run")
+    assert values | dict.fromkeys(("output", "data")) == alone | dict.fromkeys(("output", "data"))
+    assert run_json(capsys, "info", preset)["reduction"] == alone["reduction"]
+
+
+def test_a_model_that_is_none_is_answered_with_those_there_are(capsys):
+    code, _, err = run(capsys, "train", "minit2i-b61", "--dry-run")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "'minit2i-b61'" in err
+    assert all(name in err for name in (*rti.PRESETS, "scenes"))
+    code, _, err = run(capsys, "train", "minit2i-b16")
+    assert (code, "no preset" in err, "--output, --data" in err) == (2, False, True)
+
+
+def test_a_dry_run_shows_no_python(capsys):
+    code, out, _ = run(capsys, "train", "jit-b16", "--dry-run")
+    assert (code, "{" in out) == (0, False)
+
+
+@pytest.mark.parametrize(("command", "kind"), [("train", TrainConfig), ("pretrain", PretrainConfig)])
+def test_help_explains_every_setting(capsys, monkeypatch, command, kind):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    settings = [field for field in fields(kind) if field.name not in ("model", "output", "data")]
+    if command == "train":
+        settings += [field for field in fields(rti.RegionConfig) if field.name != "text_regions"]  # --text-budgets
+    for setting in settings:
+        line = next(line for line in out.splitlines() if f" --{setting.name.replace('_', '-')} " in line)
+        assert len(line.split()) > 2, line  # its name, its default and some words
+    assert ("merge" in out, " 0.01 " in out) == (command == "train", command == "pretrain")
+
+
+def test_a_text_encoder_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "list.json").write_text("[1, 2]")
+    with refused("list.json", "a folder"):
+        load_text_encoder(tmp_path / "list.json")
+
+
+def test_the_peak_of_memory_is_known_where_there_is_no_resource_module(monkeypatch):
+    """As on Windows."""
+    import psutil
+
+    monkeypatch.setitem(sys.modules, "resource", None)
+    memory = SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=2_500_000_000))
+    monkeypatch.setattr(psutil, "Process", lambda: memory)
+    assert peak_memory() == 2.5
 
 
 BAD = {
@@ -120,7 +173,8 @@ BAD = {
     "a setting of the wrong type": (("--steps", "few"), "few"),
     "an unknown reduction": (("--reduction", "nothing"), "nothing"),
     "a budget above N": (("--budgets", "65"), "65"),
-    "a batch that does not divide": (("--batch-per-device", "3"), "3"),
+    "an infinite learning rate": (("--learning-rate", "inf"), "learning_rate"),
+    "a mean that is no number": (("--time-mean", "nan"), "time_mean"),
     "a core outside the trunk": (("--core", "1,99"), "99"),
     "no data there": (("--data", "nowhere"), "nowhere"),
     "a negative weight decay": (("--weight-decay", "-1"), "weight_decay"),

@@ -4,23 +4,27 @@ import json
 import math
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import rti
 from rti.data import Example, Source
+from rti.reductions.skip import SkipConfig
 from rti.training.adaptation import Adaptation
-from rti.training.config import TrainConfig, preset_values
+from rti.training.config import PretrainConfig, TrainConfig, preset_values
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial
-from rti.training.state import CannotSave
+from rti.training.state import CannotSave, checkpoints
 from rti.training.stream import Stream, collate
 from rti.training.trainer import Trainer, frozen_parameters
 from tiny import make_backbone, refused
@@ -91,6 +95,128 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, family, cuts_from):
     assert parts.step == 3
     parts.run()
     assert_equal(trained_values(parts), trained_values(whole))
+
+
+def adapter_of(run: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (run / "adapter").iterdir()}
+
+
+def test_the_same_command_again_brings_the_adapter_of_the_last_step(tmp_path, monkeypatch):
+    make_trainer(tmp_path / "whole").run()
+    killed = make_trainer(tmp_path / "run")
+    save = killed.task.save
+
+    def kill_at_the_end(*values) -> None:
+        if killed.step == 6:  # the checkpoint is there, the adapter is that of the save before
+            raise KeyboardInterrupt
+        save(*values)
+
+    monkeypatch.setattr(killed.task, "save", kill_at_the_end)
+    with pytest.raises(KeyboardInterrupt):
+        killed.run()
+    assert adapter_of(tmp_path / "run") != adapter_of(tmp_path / "whole")
+    make_trainer(tmp_path / "run").run()
+    assert adapter_of(tmp_path / "run") == adapter_of(tmp_path / "whole")
+    shutil.rmtree(tmp_path / "run" / "adapter")
+    make_trainer(tmp_path / "run").run()
+    assert adapter_of(tmp_path / "run") == adapter_of(tmp_path / "whole")
+    config = json.loads(adapter_of(tmp_path / "run")["adapter_config.json"])
+    assert config["target_modules"] == sorted(config["target_modules"])
+
+
+def test_a_folder_is_for_one_run_at_a_time(tmp_path):
+    first = make_trainer(tmp_path / "run")
+    with refused("another process is training", tmp_path / "run"):
+        make_trainer(tmp_path / "run")
+    first.run()
+    assert make_trainer(tmp_path / "run").step == 6
+
+
+def _tensors_of(folder: Path, change) -> None:
+    file = folder / "state.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+
+
+def _flip_a_bit(folder: Path) -> None:
+    data = bytearray((folder / "state.safetensors").read_bytes())
+    data[-100] ^= 4
+    (folder / "state.safetensors").write_bytes(data)
+
+
+def _without_digest(folder: Path, **changes) -> None:
+    """As checkpoints were before they had a digest."""
+    values = json.loads((folder / "state.json").read_text()) | changes
+    values.pop("digest", None)
+    (folder / "state.json").write_text(json.dumps(values))
+
+
+DAMAGE = {
+    "an empty object": lambda folder: (folder / "state.json").write_text("{}"),
+    "a list": lambda folder: (folder / "state.json").write_text("[]"),
+    "nested too deep": lambda folder: (folder / "state.json").write_text("[" * 100_000),
+    "text for a number": lambda folder: _without_digest(folder, skipped="none"),
+    "a number below zero": lambda folder: _without_digest(folder, step=-1),
+    "another step": lambda folder: (folder / "state.json").write_text(
+        (folder / "state.json").read_text().replace('"step": 4', '"step": 5')
+    ),
+    "a missing tensor": lambda folder: (_without_digest(folder), _tensors_of(folder, lambda all: all.popitem())),
+    "no generator": lambda folder: (_without_digest(folder), _tensors_of(folder, lambda all: all.pop("generator"))),
+    "a flipped bit": _flip_a_bit,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path, capsys, damage):
+    trainer = make_trainer(tmp_path / "run", steps=4)
+    trainer.run()
+    damage(tmp_path / "run" / "checkpoint-00000004")
+    again = make_trainer(tmp_path / "run", steps=4)
+    assert again.step == 2
+    assert "checkpoint-00000004 cannot be read" in capsys.readouterr().err
+    again.run()
+    assert_equal(trained_values(again), trained_values(trainer))
+
+
+def test_a_checkpoint_from_before_there_were_digests_is_gone_on_with(tmp_path):
+    make_trainer(tmp_path / "run", steps=4).run()
+    assert "digest" in json.loads((tmp_path / "run" / "checkpoint-00000004" / "state.json").read_text())
+    _without_digest(tmp_path / "run" / "checkpoint-00000004")
+    assert make_trainer(tmp_path / "run", steps=4).step == 4
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path):
+    trainer = make_trainer(tmp_path / "run")
+    before = {}
+
+    def break_it(step: int, loss: float) -> None:
+        if step == 4:
+            before.update(adapter_of(tmp_path / "run"))
+            next(iter(trainer.parameters.values())).data[0] = math.inf
+
+    with refused("step 4", "not finite"):
+        trainer.run(on_step=break_it)
+    assert [folder.name for folder in checkpoints(tmp_path / "run")] == ["checkpoint-00000002"]
+    assert adapter_of(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("wrong", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("kind", [TrainConfig, PretrainConfig, rti.RegionConfig, SkipConfig])
+def test_no_setting_may_be_other_than_finite(kind, wrong):
+    given = dict(model="m", output="o", data="d", budgets=(4,), steps=1, core=(1, 2))
+    given = {field.name: given[field.name] for field in fields(kind) if field.name in given}
+    numbers = [name for name, hint in get_type_hints(kind).items() if "float" in str(hint)]
+    assert numbers
+    for name in numbers:
+        with refused(name, wrong):
+            kind(**given | {name: wrong})
+
+
+def test_more_workers_than_a_machine_bears_are_refused():
+    """Not by a run: were they allowed, it would start them."""
+    with refused("workers", "257"):
+        TrainConfig(model="m", output="o", data="d", budgets=(4,), steps=1, workers=257)
 
 
 def test_a_signal_saves_and_stops(tmp_path):
@@ -361,6 +487,8 @@ sharded = all(type(parameter.data).__name__ == "DTensor" for parameter in traine
 losses = [trainer.train_step() for _ in range(4)]
 trainer.save()
 trainer.accelerator.wait_for_everyone()
+if trainer.lock:
+    trainer.lock.release(force=True)
 again = make_trainer("together", batch_per_device=2)
 losses += [again.train_step() for _ in range(2)]
 again.save()
@@ -389,6 +517,12 @@ def test_the_global_batch_is_the_same_on_any_number_of_processes():
     assert [config.accumulation(processes) for processes in (1, 2, 8, 32)] == [32, 16, 4, 1]
     with refused("256", "5 processes"):
         config.accumulation(5)
+
+
+@pytest.mark.parametrize(("batch", "most", "at_once"), [(4, 16, 4), (20, 16, 10), (7, 4, 1), (16, 16, 16)])
+def test_a_micro_batch_fits_its_batch(batch, most, at_once):
+    config = PretrainConfig(model="m", output="o", data="d", batch=batch, batch_per_device=most)
+    assert config.batch_per_device == at_once
 
 
 def test_presets_hold_the_papers_rows():

@@ -101,18 +101,21 @@ def test_every_budget_is_drawn_and_the_generator_decides():
 def test_the_average_follows_and_gives_the_trained_values_back():
     weight = torch.nn.Parameter(torch.zeros(3))
     average = MovingAverage({"weight": weight}, decay=0.9)
-    expected = torch.zeros(3)
-    for update in range(30):
-        with torch.no_grad():
-            weight.fill_(float(update))
-        decay = min(0.9, (1 + update) / (10 + update))
-        expected = decay * expected + (1 - decay) * weight.detach()
-        average.update()
-    torch.testing.assert_close(average.values["weight"], expected)
+
+    def follow(value: float, times: int = 1) -> float:
+        for _ in range(times):
+            weight.data.fill_(value)
+            average.update()
+        return average.values["weight"][0].item()
+
+    assert follow(10.0) == pytest.approx(9.0)  # the start counts a tenth
+    assert follow(20.0) == pytest.approx(18.0)  # 9 x 2/11 + 20 x 9/11
+    assert follow(5.0, times=300) == pytest.approx(5.0)
+    assert follow(15.0) == pytest.approx(6.0)  # from now on by the decay asked for
     with pytest.raises(KeyboardInterrupt), average.applied():
-        torch.testing.assert_close(weight.detach(), expected)
+        torch.testing.assert_close(weight.detach(), torch.full((3,), 6.0))
         raise KeyboardInterrupt
-    assert weight.tolist() == [29.0] * 3
+    assert weight.tolist() == [15.0] * 3
 
 
 @pytest.mark.parametrize("cuts_from", ["features", "estimate"])

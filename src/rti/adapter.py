@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import tempfile
+from copy import copy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,9 @@ def save(model: ElasticModel, folder: str | Path, values: dict[str, torch.Tensor
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
     try:
-        backbone.peft_config[ADAPTER].save_pretrained(staging)
+        lora = copy(backbone.peft_config[ADAPTER])
+        lora.target_modules = sorted(lora.target_modules)  # a set, in another order in every process
+        lora.save_pretrained(staging)
         save_file(_lora_state(backbone, _under("backbone.", values)), staging / LORA, metadata={"format": "pt"})
         interface = model.reduction.state_dict() | (_under("reduction.", values) or {})
         save_file(_contiguous(interface), staging / INTERFACE, metadata={"format": "pt"})

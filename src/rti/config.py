@@ -27,6 +27,7 @@ class ReductionConfig:
     text_regions: bool = False  # whether the text stream can be shortened too, see rti.text_regions
 
     def __post_init__(self):
+        check_finite(self)
         core = self.core
         whole = isinstance(core, (tuple, list)) and len(core) == 2 and all(_is_whole(block) for block in core)
         if not whole or not 0 <= core[0] <= core[1]:
@@ -110,6 +111,15 @@ class RegionConfig(ReductionConfig):
     @classmethod
     def training_defaults(cls) -> dict[str, Any]:
         return {"cuts": "merge", "cuts_from": "estimate"}
+
+
+def check_finite(settings: Any) -> None:
+    """Refuse infinity and what is no number, in any field of a dataclass of settings."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        for number in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise InputError(f"{field.name} must be finite, got {value!r}")
 
 
 def _is_whole(value: Any) -> bool:

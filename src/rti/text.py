@@ -62,6 +62,8 @@ class T5TextEncoder:
         from transformers import AutoTokenizer, T5EncoderModel
 
         folder = Path(source)
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"text encoder {source} is a file; allowed: a folder, or a name on the hub")
         encoder, tokenizer = (folder / "text_encoder", folder / "tokenizer") if folder.is_dir() else (source, source)
         if folder.is_dir() and not encoder.is_dir():
             encoder = tokenizer = folder

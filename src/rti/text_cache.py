@@ -25,6 +25,7 @@ from safetensors.torch import save
 from rti.backbones.checkpoint import read_json
 from rti.errors import InputError
 from rti.text import TextEncoder
+from rti.training.state import sync_folder
 
 CONFIG, LOCK, SHARD, PART = "cache.json", "cache.lock", "states-{:05d}.safetensors", ".part"
 DTYPES = ("bfloat16", "float32", "float16")
@@ -265,7 +266,7 @@ def _open_shards(folder: Path, settings: CacheSettings) -> tuple[dict[int, safe_
     for path in sorted(folder.glob("states-*.safetensors")):
         number = re.fullmatch(r"states-(\d{5,})", path.stem)
         try:
-            shard = safe_open(path, framework="pt")
+            shard = safe_open(path, framework="pt") if path.is_file() else None  # a pipe would never answer
         except (SafetensorError, OSError):
             shard = None
         if shard is None or number is None or shard.metadata() != settings.mark():
@@ -286,11 +287,7 @@ def _write(path: Path, data: bytes) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the new name, too
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
 
 
 def _shortened(caption: str) -> str:

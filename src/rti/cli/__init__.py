@@ -25,7 +25,7 @@ from rti.cli.sample import sample
 from rti.cli.scenes import scenes
 from rti.cli.score import scores
 from rti.cli.study import study
-from rti.cli.train import train
+from rti.cli.train import SettingsCommand, train
 from rti.cli.web import web
 from rti.errors import InputError
 
@@ -43,8 +43,9 @@ app = typer.Typer(
 for command in (demo, web, sample, regions, info, flops, bench, study, generate, compare, encode, scenes):
     app.command()(command)
 # Any field of the settings is an option of its own; the command parses those itself.
+unknown = {"allow_extra_args": True, "ignore_unknown_options": True}
 for command in (train, pretrain):
-    app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(command)
+    app.command(cls=SettingsCommand, context_settings=unknown)(command)
 app.add_typer(evaluations, name="eval")
 app.add_typer(scores, name="score")
 app.add_typer(probes, name="probe")

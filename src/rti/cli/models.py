@@ -32,19 +32,19 @@ def describe(
 ) -> tuple[Backbone, Reduction, ReductionConfig]:
     """The backbone and the reduction of a model: by name on the meta device, without weights, or from its folder.
 
-    A reduction by name, with settings such as cuts=merge, stands in for the one that the model has.
+    Where there is no adapter, the reduction is the one that `rti train` would begin with. A reduction by name, with
+    settings such as cuts=merge, stands in for the one that the model has.
     """
     import torch
 
     from rti.adapter import adapter_folder, read_config
     from rti.backbones import FAMILIES, build, load_backbone
-    from rti.config import RegionConfig
     from rti.reductions import make_reduction
 
     preset = None if Path(model).exists() else find_preset(model)
     folder = adapter_folder(model) if preset is None else None
     if preset is not None:
-        backbone, config = build(preset.family, preset.sizes), RegionConfig(core=core or preset.core)
+        backbone, config = build(preset.family, preset.sizes), untrained_config("region", [], core or preset.core)
     elif folder is not None:
         config, origin = read_config(folder)
         if origin.get("family") not in FAMILIES or not isinstance(origin.get("sizes"), dict):
@@ -52,9 +52,9 @@ def describe(
         backbone = build(origin["family"], origin["sizes"])
     else:
         backbone = load_backbone(model)
-        config = RegionConfig(core=core or default_core(backbone.depth))
+        config = untrained_config("region", [], core or default_core(backbone.depth))
     if reduction is not None or settings:
-        config = untrained_config(reduction or RegionConfig.name, settings or [], core, usual=config.core)
+        config = untrained_config(reduction or "region", settings or [], core, usual=config.core)
     config.check_fits(backbone.depth)
     with torch.device("meta"):
         module = make_reduction(config, backbone)

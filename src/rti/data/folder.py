@@ -6,11 +6,12 @@ import csv
 import io
 import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from rti.data.source import ENDINGS, BrokenExample, PictureSource, Stored, check_caption, decode_text
+from rti.data.source import ENDINGS, MOST_BYTES, BrokenExample, PictureSource, Stored, check_caption, decode_text
 from rti.errors import InputError
 
 METADATA = ("metadata.jsonl", "metadata.csv")
@@ -21,7 +22,9 @@ class CaptionFolder(PictureSource):
     """Pictures with captions: `cat.jpg` beside `cat.txt`, in any depth of folders.
 
     If the folder holds metadata.jsonl or metadata.csv (columns file_name and text, caption or prompt; the Hugging Face
-    convention, also in subfolders), the captions come from there and the .txt files are not looked at.
+    convention, also in subfolders), the captions come from there and the .txt files are not looked at. A file_name that
+    leads out of the folder is a broken example; links in the folder are followed wherever they lead, since whoever
+    made the folder made them.
     """
 
     def __init__(self, folder: str | Path, size: int | tuple[int, int], flip: bool = False) -> None:
@@ -36,14 +39,17 @@ class CaptionFolder(PictureSource):
 
     def read(self, number: int) -> Stored:
         picture = self.folder / self.rows[number].path
-        return Stored(_read(picture), str(picture), caption=self.read_caption(number))
+        caption = self.read_caption(number)
+        return Stored(read_file(picture), str(picture), caption=caption)
 
     def read_caption(self, number: int) -> str:
         path, caption = self.rows[number]
+        if Path(path).anchor or Path(path).parts[:1] == ("..",):  # the path is normal, so that .. can only come first
+            raise BrokenExample(f"file_name {path!r} of the metadata is not in {self.folder}")
         picture = self.folder / path
         if not self.has_metadata:
             words = picture.with_suffix(".txt")
-            caption = decode_text(_read(words), str(words))
+            caption = decode_text(read_file(words), str(words))
         return check_caption(caption, str(picture))
 
 
@@ -67,7 +73,7 @@ class ClassFolder(PictureSource):
 
     def read(self, number: int) -> Stored:
         picture = self.folder / self.paths[number]
-        return Stored(_read(picture), str(picture), label=self.labels[number])
+        return Stored(read_file(picture), str(picture), label=self.labels[number])
 
     def describe(self) -> str:
         return f"{super().describe()} of {len(self.classes)} classes"
@@ -123,12 +129,12 @@ class _Row(NamedTuple):
 def _rows(folder: Path, path: str) -> Iterator[_Row]:
     """Rows of a metadata file, paths relative to the folder. Malformed rows stay, to be counted when they are read."""
     place = os.path.dirname(path)
-    text = decode_text((folder / path).read_bytes(), str(folder / path))
+    text = decode_text(read_file(folder / path, limit=None), str(folder / path))
     records = _csv_records(text) if path.endswith(".csv") else _json_records(text)
     for line, record in records:
         caption = next((record[name] for name in CAPTION_NAMES if isinstance(record.get(name), str)), None)
         if isinstance(record.get("file_name"), str):
-            yield _Row(os.path.join(place, record["file_name"]), caption)
+            yield _Row(os.path.normpath(os.path.join(place, record["file_name"])), caption)
         else:
             yield _Row(f"{path} line {line}", None)
 
@@ -159,8 +165,14 @@ def _entries(folder: Path) -> list[os.DirEntry]:
         return [entry for entry in entries if not entry.name.startswith(".")]
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path, limit: int | None = MOST_BYTES) -> bytes:
+    """The bytes of a regular file: a pipe would block, and a device never end."""
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("not a regular file")
+        if limit is not None and status.st_size > limit:
+            raise OSError(f"{status.st_size:,} bytes, more than {limit:,}")
         return path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a null character in a name from a metadata file
         raise BrokenExample(f"cannot read {path} ({getattr(error, 'strerror', None) or error})") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rti.data.folder import CAPTION_NAMES
+from pathlib import Path
+
+from rti.data.folder import CAPTION_NAMES, read_file
 from rti.data.source import BrokenExample, PictureSource, Stored, check_caption
 from rti.errors import InputError
 
@@ -38,11 +40,9 @@ class HubSource(PictureSource):
         stored, answer = row[self.image] or {}, row[self.answer]
         data = stored.get("bytes")
         if data is None:
-            try:
-                with open(stored.get("path") or "", "rb") as file:
-                    data = file.read()
-            except OSError:
-                raise BrokenExample(f"{name} has no picture") from None
+            if not stored.get("path"):
+                raise BrokenExample(f"{name} has no picture")
+            data = read_file(Path(stored["path"]))
         if self.kind == "text":
             return Stored(data, name, caption=check_caption(answer, name))
         if answer is None or answer < 0:  # -1 marks a missing class

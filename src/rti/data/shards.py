@@ -14,7 +14,7 @@ import numpy as np
 from rti.data.braces import expand_braces
 from rti.data.fetch import HUB, WEB, fetch
 from rti.data.folder import CAPTION_NAMES, walk
-from rti.data.source import BrokenExample, PictureSource, Stored, check_caption, decode_text
+from rti.data.source import MOST_BYTES, BrokenExample, PictureSource, Stored, check_caption, decode_text
 from rti.data.tar_index import Columns, load_index, member_name
 from rti.errors import InputError
 
@@ -116,6 +116,8 @@ def _member(file, place: tuple[int, int], name: str, what: str) -> bytes:
     # Checked first, since a damaged header may claim more bytes than there is memory.
     if offset + size > os.fstat(file.fileno()).st_size:
         raise BrokenExample(f"{name} lies past the end of its shard, which was cut short")
+    if size > MOST_BYTES:
+        raise BrokenExample(f"{name} has a {what} of {size:,} bytes, more than {MOST_BYTES:,}")
     file.seek(offset)
     return file.read(size)
 

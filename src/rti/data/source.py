@@ -15,6 +15,7 @@ from rti.images import fit, open_image, to_tensor
 
 KINDS = ("text", "labels")
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp")
+MOST_BYTES = 1 << 28  # of a stored picture or caption; a damaged or hostile one must not fill the memory
 # Formats are told by their first bytes, before Pillow looks: it would start Ghostscript for PostScript named .jpg.
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 

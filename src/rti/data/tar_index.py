@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tarfile
 import tempfile
 import zipfile
@@ -109,6 +110,8 @@ def _kept_index(path: str | Path) -> Path:
         status = os.stat(path)
     except OSError:
         raise InputError(f"shard {path} does not exist") from None
+    if not stat.S_ISREG(status.st_mode):  # a pipe would block, and one cannot seek in it
+        raise InputError(f"shard {path} is no regular file")
     identity = f"{_VERSION} {os.path.abspath(path)} {status.st_size} {status.st_mtime_ns}"
     return cache_folder() / "indexes" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.npz"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -19,12 +20,14 @@ from rti.config import ReductionConfig
 from rti.core import attach
 from rti.data import open_data
 from rti.errors import InputError
-from rti.presets import SCENES_TRAINING, find_preset
+from rti.hub import is_repository_name
+from rti.presets import PRESETS, SCENES_TRAINING, find_preset
 from rti.reductions import REDUCTIONS, Reduction
 from rti.text import TextEncoder, load_text_encoder, text_encoder_of
 from rti.text_regions import resolve_text_budget
 from rti.training.adaptation import Adaptation
 from rti.training.config import FREE, RunConfig, TrainConfig, preset_values
+from rti.training.draws import seeded
 from rti.training.settings import check_unchanged, convert_stored, parse_arguments, write_settings
 from rti.training.state import checkpoints
 from rti.training.stream import Stream
@@ -33,11 +36,12 @@ from rti.training.trainer import Trainer
 
 
 def resolve(
-    given: dict[str, Any], reduction: str | None, arguments: Sequence[str]
+    given: dict[str, Any], reduction: str | None, arguments: Sequence[str], dry_run: bool = False
 ) -> tuple[TrainConfig, ReductionConfig]:
     """The settings of a run: the preset's, or those of a config file, overridden by what is typed.
 
-    `given` holds model, output and data as typed, or None. A model that is a .json file is the config of another run.
+    `given` holds model, output and data as typed, or None; a dry run needs but the model. A model that is a .json file
+    is the config of another run.
     """
     values, name = {}, reduction or "region"
     if Path(str(given["model"])).suffix == ".json":
@@ -54,13 +58,19 @@ def resolve(
     values = convert_stored(values, kind, TrainConfig)
     values |= {key: value for key, value in given.items() if value is not None}
     model = values.get("model")
-    if model is not None and not Path(model).exists() and (model in SCENES_TRAINING or find_preset(model) is not None):
-        usual = preset_values(model)
-        values = usual | {"core": kind.own_core(usual["core"])} | values
+    if model is not None and not os.path.exists(model):
+        if model in SCENES_TRAINING or find_preset(model) is not None:
+            usual = preset_values(model)
+            values = usual | {"core": kind.own_core(usual["core"])} | values
+        elif not is_repository_name(model):
+            names = ", ".join([*SCENES_TRAINING, *PRESETS])
+            raise InputError(f"unknown model {model!r}; allowed: {names}, or the folder of a checkpoint")
+    if dry_run:
+        values = {"output": "(not given)", "data": "(not given)"} | values
     values = kind.training_defaults() | values | parse_arguments(arguments, TrainConfig, kind)
     missing = [field for field in ("model", "output", "data", "budgets", "steps", "core") if values.get(field) is None]
     if missing:
-        raise InputError(f"{model} is no preset; give {', '.join('--' + field for field in missing)}")
+        raise InputError(f"to train {model}, give {', '.join('--' + field for field in missing)} as well")
 
     def part(of: type) -> dict[str, Any]:
         return {field.name: values[field.name] for field in fields(of) if field.name in values}
@@ -75,8 +85,7 @@ def make_trainer(config: TrainConfig, reduction: ReductionConfig) -> Trainer:
     backbone = load_backbone(config.model, init=config.init, seed=config.seed, dtype=dtype)
     _check_fits(config, reduction, backbone)
     stream, encoder = open_stream(config, backbone), open_text(config, backbone)
-    with torch.random.fork_rng():
-        torch.manual_seed(config.seed)  # LoRA's A starts at random
+    with seeded(config.seed):  # LoRA's A starts at random
         model = attach(backbone, reduction)
     if config.start_from is not None and not checkpoints(Path(config.output)):
         load_weights(model, config.start_from)
@@ -141,8 +150,7 @@ def made_up_words(width: int, seed: int) -> TextEncoder:
     """A random vector for each word of the scenes world, where there is no text encoder to load."""
     from rti.scenes.encoder import WordEncoder
 
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         return WordEncoder(width)
 
 

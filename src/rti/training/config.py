@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field
 from typing import Any
 
+from rti.config import check_finite
 from rti.errors import InputError
 from rti.presets import PRESETS, SCENES_TRAINING, find_preset
 
 PRECISIONS, TRACKERS, OPTIMISERS = ("no", "bf16", "fp16"), ("tensorboard", "wandb", "none"), ("muon", "adamw")
 ESTIMATES = ("pass", "blur")
+MOST_WORKERS = 256
+
+
+def setting(default: Any = MISSING, *, help: str) -> Any:
+    """A field of the settings, with the words that --help has for it."""
+    return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,44 +26,45 @@ class RunConfig:
     model: str
     output: str
     data: str
-    steps: int
-    batch: int = 256  # of all processes and accumulated micro-batches together
-    batch_per_device: int = 8
-    learning_rate: float = 1e-4
-    warmup: int = 2000
-    cooldown: int = 0  # steps at the end over which the learning rate falls to zero
-    weight_decay: float = 0.0
-    clip: float = 1.0
-    ema: float = 0.9999
-    time_mean: float = -0.8
-    time_deviation: float = 0.8
-    drop: float = 0.1  # share of examples that lose their condition
-    flip: bool = False  # mirrored pictures as well
-    start_from: str | None = None  # begin with the weights of another run: its adapter, or its model
-    seed: int = 0
-    mixed_precision: str = "no"
-    compile: bool = False  # the blocks, by torch.compile
-    gradient_checkpointing: bool = False  # compute activations twice instead of keeping them
-    workers: int | None = None  # processes that read data; None: none on a CPU, four beside a GPU
-    text_encoder: str | None = None  # None: the one the model names
-    text_cache: str | None = None  # folder written by `rti encode`
-    log_with: str = "tensorboard"
-    log_every: int = 10
-    save_every: int = 500
-    keep: int = 2
-    sample_every: int = 1000  # a sheet of samples; 0: never
-    sample_count: int = 4
-    sample_steps: int | None = None  # None: the model's own
-    evaluate_every: int = 0  # accuracy on the scenes world; 0: never
-    evaluate_images: int = 120
+    steps: int = setting(help="Steps to train; more of them lengthen a run that has ended.")
+    batch: int = setting(256, help="Examples a step, of all processes and accumulated micro-batches together.")
+    batch_per_device: int = setting(8, help="Most examples at once on a device; lowered to what divides the batch.")
+    learning_rate: float = setting(1e-4, help="At its highest.")
+    warmup: int = setting(2000, help="Steps at the start over which the learning rate rises.")
+    cooldown: int = setting(0, help="Steps at the end over which the learning rate falls to zero.")
+    weight_decay: float = setting(0.0, help="Of AdamW.")
+    clip: float = setting(1.0, help="Longest gradient; longer ones are shortened to it.")
+    ema: float = setting(0.9999, help="Decay of the moving average of the weights, which is what is for use.")
+    time_mean: float = setting(-0.8, help="Mean of the logit-normal that times are drawn from.")
+    time_deviation: float = setting(0.8, help="Its standard deviation.")
+    drop: float = setting(0.1, help="Share of examples that lose their condition.")
+    flip: bool = setting(False, help="Mirrored pictures as well.")
+    start_from: str | None = setting(None, help="Begin with the weights of another run: its adapter, or its model.")
+    seed: int = setting(0, help="Of everything that is drawn at random.")
+    mixed_precision: str = setting("no", help=f"Autocast: {', '.join(PRECISIONS)}.")
+    compile: bool = setting(False, help="Compile the blocks, by torch.compile.")
+    gradient_checkpointing: bool = setting(False, help="Compute activations twice instead of keeping them.")
+    workers: int | None = setting(None, help="Processes that read data; none: no one on a CPU, four beside a GPU.")
+    text_encoder: str | None = setting(None, help="Folder or hub name of the T5; none: the one the model names.")
+    text_cache: str | None = setting(None, help="Folder written by rti encode, in place of a text encoder.")
+    log_with: str = setting("tensorboard", help=f"Beside log.jsonl: {', '.join(TRACKERS)}.")
+    log_every: int = setting(10, help="Steps between entries of the log.")
+    save_every: int = setting(500, help="Steps between checkpoints.")
+    keep: int = setting(2, help="Checkpoints to keep.")
+    sample_every: int = setting(1000, help="Steps between sheets of samples; 0: never.")
+    sample_count: int = setting(4, help="Pictures in a row of such a sheet.")
+    sample_steps: int | None = setting(None, help="Their sampling steps; none: the model's own.")
+    evaluate_every: int = setting(0, help="Steps between scores on the scenes world; 0: never.")
+    evaluate_images: int = setting(120, help="Pictures of such a score.")
 
     def __post_init__(self):
+        check_finite(self)
         least_one = ("steps", "batch", "batch_per_device", "log_every", "save_every", "keep", "sample_count")
         for name in least_one:
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)!r}")
         for name in ("warmup", "cooldown", "sample_every", "evaluate_every", "weight_decay"):
-            if not getattr(self, name) >= 0:
+            if getattr(self, name) is not None and not getattr(self, name) >= 0:
                 raise InputError(f"{name} must be at least 0, got {getattr(self, name)!r}")
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed must be from 0 to 2^63 - 1, got {self.seed!r}")
@@ -70,10 +78,12 @@ class RunConfig:
         for name in ("drop", "ema"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} must be from 0 to 1, got {getattr(self, name)!r}")
-        if self.batch % self.batch_per_device:
-            raise InputError(f"batch {self.batch} does not divide into micro-batches of {self.batch_per_device}")
-        if self.workers is not None and self.workers < 0:
-            raise InputError(f"workers must be at least 0, got {self.workers!r}")
+        at_once = min(self.batch_per_device, self.batch)
+        while self.batch % at_once:
+            at_once -= 1
+        object.__setattr__(self, "batch_per_device", at_once)
+        if self.workers is not None and not 0 <= self.workers <= MOST_WORKERS:
+            raise InputError(f"workers must be from 0 to {MOST_WORKERS}, got {self.workers!r}")
         _one_of("mixed_precision", self.mixed_precision, PRECISIONS)
         _one_of("log_with", self.log_with, TRACKERS)
         if self.text_encoder is not None and self.text_cache is not None:
@@ -105,16 +115,16 @@ FREE |= {"compile"}
 class TrainConfig(RunConfig):
     """One run of `rti train`: a preset or the folder of a checkpoint, frozen, and budgets to serve."""
 
-    budgets: tuple[int, ...]  # R is drawn from these, anew for every step
-    init: str | None = None  # "random": random weights, to try the machinery
-    dtype: str = "float32"  # of the frozen weights; what trains is always float32
-    estimate: str = (
-        "pass"  # where the cuts come from an estimate: a "pass" of the model, or the clean picture in a "blur"
+    budgets: tuple[int, ...] = setting(help="Regions to serve; each step draws one of them.")
+    init: str | None = setting(None, help="random: random weights, to try the machinery.")
+    dtype: str = setting("float32", help="Of the frozen weights; what trains is always float32.")
+    estimate: str = setting(
+        "pass", help="Of the clean picture, to cut by: pass (of the model) or blur (of the picture)."
     )
-    estimate_budget: int | None = None  # regions of the pass that makes the estimate; None: the smallest trained budget
-    blind: float = 0.1  # share of steps without an estimate, as at a sampler's first step
-    text_budgets: tuple[int, ...] = ()  # text regions, drawn anew for every step; none: the text stays as it is
-    full_text: float = 0.25  # share of steps with all of the text, where there are text budgets
+    estimate_budget: int | None = setting(None, help="Regions of that pass; none: the smallest trained budget.")
+    blind: float = setting(0.1, help="Share of steps without an estimate, as at a sampler's first step.")
+    text_budgets: tuple[int, ...] = setting((), help="Text regions, drawn for every step; none: the text stays whole.")
+    full_text: float = setting(0.25, help="Share of steps with all of the text, where there are text budgets.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -138,16 +148,17 @@ class TrainConfig(RunConfig):
 class PretrainConfig(RunConfig):
     """One run of `rti pretrain`: every parameter trains. The defaults suit a small model on a CPU."""
 
-    sizes: tuple[str, ...] = ()  # fields of the model's config that differ from the named model's: image_size=32,...
-    steps: int = 100_000
-    batch: int = 64
-    batch_per_device: int = 64
-    optimiser: str = "muon"
-    learning_rate: float = 3e-3
-    adam_learning_rate: float = 2e-3  # of what is not a matrix of a block, beside Muon
-    warmup: int = 200
-    ema: float = 0.999
-    save_every: int = 250
+    sizes: tuple[str, ...] = setting((), help="Fields of the model's config to change, such as image_size=32.")
+    steps: int = setting(100_000, help="Steps to train; more of them lengthen a run that has ended.")
+    batch: int = setting(64, help="Examples a step, of all processes and accumulated micro-batches together.")
+    batch_per_device: int = setting(64, help="Most examples at once on a device; lowered to what divides the batch.")
+    optimiser: str = setting("muon", help="muon (matrices of blocks; AdamW for the rest) or adamw.")
+    learning_rate: float = setting(3e-3, help="At its highest.")
+    adam_learning_rate: float = setting(2e-3, help="Of what is not a matrix of a block, beside Muon.")
+    weight_decay: float | None = setting(None, help="Of all that trains; none: 0.01 for Muon's matrices, 0 for AdamW.")
+    warmup: int = setting(200, help="Steps at the start over which the learning rate rises.")
+    ema: float = setting(0.999, help="Decay of the moving average of the weights, which is what is for use.")
+    save_every: int = setting(250, help="Steps between checkpoints.")
 
     def __post_init__(self):
         super().__post_init__()

@@ -1,8 +1,9 @@
-"""What a step draws at random. Each example has draws of its own, so a step is the same on one process or on many."""
+"""What a step draws at random. Each example has draws of its own, so they are the same on one process or on many."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,6 +32,17 @@ class DrawSettings:
     drop: float = 0.1
     estimate_steps: tuple[int, int] = (1, 4)  # an estimate is this many sampling steps old
     sampling_steps: int = 50  # of a sampler with this many steps
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """What torch draws inside follows from the seed, and what it draws after is as if nothing had been drawn.
+
+    On the CPU alone: a GPU's state is neither read nor changed, so no process wakes the GPUs of the others.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def draw(shape: Sequence[int], seed: int, step: int, examples: Sequence[int], settings: DrawSettings) -> Draws:

@@ -15,6 +15,7 @@ from torch import nn
 # Coefficients of the quintic iteration that Muon's author fitted: they bring singular values near 1 in five rounds.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _ROUNDS = 5
+MUON_DECAY = 0.01  # of the weights, where nothing else is asked for
 
 
 def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
@@ -33,7 +34,7 @@ class Muon(torch.optim.Optimizer):
     """Orthogonalised Nesterov momentum. The learning rate is on AdamW's scale (updates of RMS 0.2)."""
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.01
+        self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = MUON_DECAY
     ):
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 

@@ -12,12 +12,14 @@ import torch
 
 from rti.backbones import FAMILIES, build, load_backbone
 from rti.backbones.base import Backbone
+from rti.config import check_finite
 from rti.errors import InputError
 from rti.presets import FROM_SCRATCH, find_preset
 from rti.text import WORDS, TextEncoder, load_text_encoder, text_encoder_of
 from rti.training.base import BaseTraining
 from rti.training.command import made_up_words, open_stream, open_text, start
 from rti.training.config import FREE, PretrainConfig
+from rti.training.draws import seeded
 from rti.training.settings import check_unchanged, convert, parse_arguments
 from rti.training.state import checkpoints
 from rti.training.trainer import Trainer
@@ -48,14 +50,14 @@ def new_backbone(config: PretrainConfig) -> Backbone:
         raise InputError(f"unknown model {config.model!r}; allowed: {', '.join(FROM_SCRATCH)}, or a preset")
     try:
         backbone = build(family, sizes | _changed(config.sizes, FAMILIES[family])).to_empty(device="cpu")
+        check_finite(backbone.config)
     except InputError:
         raise
     except Exception as error:  # sizes that make no model may fail in any way
         raise InputError(
             f"sizes {','.join(config.sizes)} make no model: {' '.join(str(error).split())[:120]}"
         ) from None
-    with torch.random.fork_rng():
-        torch.manual_seed(config.seed)
+    with seeded(config.seed):
         backbone.reset_parameters()
     return backbone
 

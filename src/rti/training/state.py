@@ -1,14 +1,18 @@
 """Checkpoints of a run: folders written whole or not at all, tensors as safetensors, the rest as JSON. No pickle.
 
-They hold whole tensors: a run that was sharded over processes goes on on any other number of them.
+They hold whole tensors: a run that was sharded over processes goes on on any other number of them. A digest in the JSON
+tells what the disk has changed since.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +20,29 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from rti.errors import InputError
+
 
 class CannotSave(Exception):
     """A checkpoint could not be written; those before are untouched."""
 
 
-NAME, TENSORS, VALUES = "checkpoint-{:08d}", "state.safetensors", "state.json"
+NAME, TENSORS, VALUES, LOCK = "checkpoint-{:08d}", "state.safetensors", "state.json", "run.lock"
+
+
+def hold(run: Path) -> Any:
+    """Keep other processes from training in a folder. The system lets go of it when this process ends, however."""
+    from filelock import FileLock, Timeout  # comes with huggingface_hub
+
+    lock = FileLock(run / LOCK, timeout=0)
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise InputError(f"another process is training in {run}; wait for its end, or choose another folder") from None
+    except (OSError, NotImplementedError) as error:  # not every file system knows locks
+        print(f"rti: warning: {run} cannot be locked ({error}); no other run may use it now", file=sys.stderr)
+    return lock
 
 
 def save_checkpoint(run: Path, step: int, tensors: dict[str, torch.Tensor], values: dict[str, Any], keep: int) -> None:
@@ -32,12 +53,14 @@ def save_checkpoint(run: Path, step: int, tensors: dict[str, torch.Tensor], valu
     try:
         part.mkdir(parents=True)
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, part / TENSORS)
-        (part / VALUES).write_text(json.dumps(values | {"step": step}), encoding="utf-8")
+        values = values | {"step": step}
+        values["digest"] = _digest(part / TENSORS, values)
+        (part / VALUES).write_text(json.dumps(values), encoding="utf-8")
         for file in part.iterdir():
             _sync(file)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(part, final)
-        _sync(run)
+        sync_folder(run)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(part, ignore_errors=True)
         raise CannotSave(getattr(error, "strerror", None) or " ".join(str(error).split())) from None
@@ -45,18 +68,55 @@ def save_checkpoint(run: Path, step: int, tensors: dict[str, torch.Tensor], valu
     here = written.index(final)
     # Later ones were passed over as broken when the run was resumed; they must not count among those kept.
     for other in (*written[: max(here + 1 - keep, 0)], *written[here + 1 :]):
-        shutil.rmtree(other, ignore_errors=True)
+        torn = other.with_suffix(".part")  # so that one half removed is not taken for a whole one
+        with suppress(OSError):
+            os.replace(other, torn)
+        shutil.rmtree(torn, ignore_errors=True)
 
 
-def load_checkpoint(run: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
-    """The newest checkpoint that can be read, or None. A broken one is passed over for the one before."""
+def load_checkpoint(
+    run: Path, like: Mapping[str, torch.Tensor] | None = None, counts: Iterable[str] = ()
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
+    """The newest checkpoint that can be used, or None. A broken one is passed over for the one before.
+
+    `like` are tensors of the shapes and dtypes it must hold, `counts` the numbers beside them.
+    """
     for folder in reversed(checkpoints(run)):
         try:
-            return load_file(folder / TENSORS), json.loads((folder / VALUES).read_text(encoding="utf-8"))
-        except (OSError, SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            return _load(folder, like or {}, ("step", *counts))
+        except (OSError, SafetensorError, ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())
             print(f"rti: warning: {folder} cannot be read ({reason}); trying the one before", file=sys.stderr)
     return None
+
+
+def _load(
+    folder: Path, like: Mapping[str, torch.Tensor], counts: Iterable[str]
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    values = json.loads((folder / VALUES).read_text(encoding="utf-8"))
+    if not isinstance(values, dict):
+        raise ValueError(f"{VALUES} holds no object")
+    digest = values.pop("digest", None)  # older checkpoints have none
+    if digest is not None and digest != _digest(folder / TENSORS, values):
+        raise ValueError("it is not as it was written: the digest differs")
+    for name in counts:
+        if type(values.get(name)) is not int or values[name] < 0:
+            raise ValueError(f"{name} is {values.get(name)!r}, not a whole number")
+    tensors = load_file(folder / TENSORS)
+    for name, expected in like.items():
+        found = tensors.get(name)
+        if found is None or (found.shape, found.dtype) != (expected.shape, expected.dtype):
+            raise ValueError(f"{name} is missing or of another shape")
+    return tensors, values
+
+
+def _digest(file: Path, values: dict[str, Any]) -> str:
+    """sha256 of a checkpoint: its tensors as they lie in their file, and the values beside them."""
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode())
+    with file.open("rb") as opened:
+        while chunk := opened.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def sweep(run: Path) -> None:
@@ -70,12 +130,19 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted(folder for folder in run.glob(NAME.replace("{:08d}", "*")) if folder.suffix != ".part")
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _sync(file: Path) -> None:
+    with file.open("rb+") as opened:  # Windows forces only what may be written
+        os.fsync(opened.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Force the new names in a folder to the disk, too. Windows cannot open a folder, and does so by itself."""
+    with suppress(PermissionError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

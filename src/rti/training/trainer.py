@@ -1,7 +1,9 @@
-"""The loop of every run. The engine is accelerate's; what is ours is that every step can be repeated exactly.
+"""The loop of every run. The engine is accelerate's; what is ours is that a step can be repeated.
 
 Which examples a step sees, their noise, their times and its budget follow from the seed, the step and the example's
-number alone, whatever the number of processes. To resume, run the same command again.
+number alone, whatever the number of processes. On a CPU the same command then gives the same weights, bit by bit; on a
+GPU up to rounding, since gather's backward adds in any order and the libraries choose kernels by shape. To resume, run
+the same command again.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ from rti.training.config import RunConfig
 from rti.training.draws import DrawSettings, draw
 from rti.training.journal import Journal, tracker_of
 from rti.training.signals import on_stop_signal
-from rti.training.state import CannotSave, load_checkpoint, put, save_checkpoint, sweep, whole
+from rti.training.state import CannotSave, hold, load_checkpoint, put, save_checkpoint, sweep, whole
 from rti.training.stream import MicroBatch, error_of_worker, micro_batches
 from rti.training.tasks import Task
 
 PATIENCE = 5  # losses in a row that are not finite
+COUNTS = ("skipped", "bad_in_a_row", "broken", "updates")  # beside the step, in a checkpoint
 
 
 class Trainer:
@@ -61,6 +64,7 @@ class Trainer:
         self.step, self.skipped, self.bad_in_a_row, self.broken = 0, 0, 0, 0
         self.asked = False  # this process was asked to stop; the signal handler's alone
         self.stopping = False  # all processes have agreed to
+        self.lock = hold(self.folder) if self.accelerator.is_main_process else None  # until the run has ended
         if self.accelerator.is_main_process:
             sweep(self.folder)
         self.accelerator.wait_for_everyone()
@@ -151,6 +155,8 @@ class Trainer:
         config = self.config
         try:
             with Journal(config, self.accelerator, self.step) as journal, on_stop_signal(self._stop):
+                if self.step:  # killed after a checkpoint, it may not have written what belongs to that step
+                    self._save_or_go_on(self.step >= config.steps, self._save_for_use)
                 while self.step < config.steps and not self.stopping:
                     loss = self.train_step()
                     journal.step(self.step, loss, self.last_label, self._learning_rate(), self.skipped, self.broken)
@@ -166,6 +172,8 @@ class Trainer:
             for worker in getattr(self._batches, "_workers", ()):
                 worker.kill()  # they are deaf to SIGTERM
             self._batches = None
+            if self.lock is not None:
+                self.lock.release(force=True)
 
     def _stop(self, *_: Any) -> None:
         self.asked = True
@@ -200,10 +208,10 @@ class Trainer:
 
     # Saving and resuming.
 
-    def _save_or_go_on(self, last: bool) -> None:
+    def _save_or_go_on(self, last: bool, save: Callable[[], None] | None = None) -> None:
         """A disk that is full in the middle of a run may have room again; at the end it is an error."""
         try:
-            self.save()
+            (save or self.save)()
         except CannotSave as error:
             if last:
                 raise InputError(
@@ -214,23 +222,38 @@ class Trainer:
 
     def save(self) -> None:
         """A checkpoint to go on from, and what is for use with the averaged values. The same on any wrapper."""
-        tensors = {f"trained.{name}": whole(parameter) for name, parameter in self.parameters.items()}
+        tensors = {name: whole(value) for name, value in self._weights().items()}
+        wrong = next((name for name, value in tensors.items() if not value.isfinite().all()), None)
+        if wrong is not None:
+            raise InputError(
+                f"at step {self.step} the weights are not finite ({wrong}) and are not saved; the checkpoint before is "
+                "kept; lower the learning rate"
+            )
+        for name, parameter in self.parameters.items():
+            for key, value in self._optimiser_state(parameter).items():
+                tensors[f"optimiser.{name}.{key}"] = whole(torch.as_tensor(value))
+        if self.accelerator.is_main_process:
+            tensors["generator"] = self.generator.get_state()
+            counts = (self.skipped, self.bad_in_a_row, self.broken, self.average.updates)
+            values: dict[str, Any] = dict(zip(COUNTS, counts, strict=True))
+            if self.accelerator.scaler is not None:
+                values["scaler"] = self.accelerator.scaler.state_dict()
+            save_checkpoint(self.folder, self.step, tensors, values, self.config.keep)
+        self._save_for_use()
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        """What trains and its average, by the names that a checkpoint has for them."""
+        trained = {f"trained.{name}": parameter for name, parameter in self.parameters.items()}
+        return trained | {f"average.{name}": value for name, value in self.average.values.items()}
+
+    def _save_for_use(self) -> None:
+        """The adapter, or the model, with the averaged values."""
         averaged = {name: whole(value) for name, value in self.average.values.items()}
         if self.task.saves_frozen:
             frozen = frozen_parameters(self.accelerator.unwrap_model(self.objective))
             averaged |= {name: whole(parameter) for name, parameter in frozen.items()}
-        for name, parameter in self.parameters.items():
-            for key, value in self._optimiser_state(parameter).items():
-                tensors[f"optimiser.{name}.{key}"] = whole(torch.as_tensor(value))
         if not self.accelerator.is_main_process:
             return
-        tensors |= {f"average.{name}": averaged[name] for name in self.parameters}
-        tensors["generator"] = self.generator.get_state()
-        values = {"skipped": self.skipped, "bad_in_a_row": self.bad_in_a_row, "broken": self.broken}
-        values["updates"] = self.average.updates
-        if self.accelerator.scaler is not None:
-            values["scaler"] = self.accelerator.scaler.state_dict()
-        save_checkpoint(self.folder, self.step, tensors, values, self.config.keep)
         try:
             self.task.save(self.folder, averaged)
         except (InputError, OSError, SafetensorError) as error:
@@ -241,12 +264,12 @@ class Trainer:
 
     @torch.no_grad()
     def _resume(self) -> None:
-        loaded = load_checkpoint(self.folder)
+        loaded = load_checkpoint(self.folder, self._weights() | {"generator": self.generator.get_state()}, COUNTS)
         if loaded is None:
             return
         tensors, values = loaded
-        self.step, self.skipped, self.bad_in_a_row = values["step"], values["skipped"], values["bad_in_a_row"]
-        self.average.updates, self.broken = values["updates"], values["broken"]
+        self.step = values["step"]
+        self.skipped, self.bad_in_a_row, self.broken, self.average.updates = (values[name] for name in COUNTS)
         self.generator.set_state(tensors.pop("generator"))
         if self.accelerator.scaler is not None and "scaler" in values:
             self.accelerator.scaler.load_state_dict(values["scaler"])
