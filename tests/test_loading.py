@@ -432,7 +432,7 @@ def test_many_wrong_keys_are_counted(tmp_path):
         ("minit2i", dict(patch_spacing=0), ("patch_spacing", "0")),
         ("jit", dict(patch_spacing=-3.0), ("patch_spacing", "-3.0")),
         ("jit", dict(num_heads=5), ("5 heads",)),
-        ("jit", dict(in_context_start=-1), ("in_context_start -1",)),
+        ("jit", dict(in_context_start=-1), ("in_context_start", "-1")),
         ("jit", dict(hidden_size="wide"), ("config.json",)),
         ("jit", dict(num_heads=0), ()),
         ("jit", dict(bottleneck_dim=-4), ()),

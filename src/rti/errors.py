@@ -1,5 +1,10 @@
 """Errors a user can cause. Each is one line: what was given, and what is allowed."""
 
+from __future__ import annotations
+
+import math
+from typing import Any
+
 
 class InputError(ValueError):
     """A value the user gave is not usable. The command line prints it and exits with code 2."""
@@ -7,3 +12,15 @@ class InputError(ValueError):
 
 class UnsupportedModelError(InputError, TypeError):
     """The given module or file is none of the supported models."""
+
+
+def check_whole(name: str, value: Any, most: int, least: int = 1) -> None:
+    """Refuse a value that is not a whole number from `least` to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InputError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
+
+
+def check_finite(name: str, value: Any) -> None:
+    """Refuse a value that is not a number, or not a finite one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < math.inf:
+        raise InputError(f"{name} must be a finite number, got {value!r}")

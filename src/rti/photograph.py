@@ -11,11 +11,12 @@ from PIL import Image
 from rti.backbones.layers import patchify
 from rti.config import CUT_NAMES
 from rti.errors import InputError
-from rti.images import fit, open_image, to_tensor
+from rti.images import check_pixels, fit, open_image, to_tensor
 from rti.orders import order as make_order
 from rti.partition import partition
 from rti.probes.measures import explained_variance
 
+MOST_PATCHES = 2**20  # the walk over more takes minutes
 SIZE_PRIOR = 0.5  # as for cuts from an estimate, which are cuts of pixels too
 
 
@@ -33,9 +34,12 @@ def load_photograph(path: str | Path, size: int, patch: int) -> tuple[Image.Imag
     """A picture whose longer side is `size`, cropped to whole patches, and its grid of patches."""
     if patch < 1 or size < patch:
         raise InputError(f"patch {patch} and size {size} are not usable; allowed: 1 <= patch <= size")
+    check_pixels(size, 1)
     picture = open_image(path)
     scale = size / max(picture.size)
     rows, columns = (max(1, round(side * scale / patch)) for side in (picture.height, picture.width))
+    if rows * columns > MOST_PATCHES:
+        raise InputError(f"size {size} and patch {patch} give {rows * columns:,} patches; allowed: {MOST_PATCHES:,}")
     return fit(picture, rows * patch, columns * patch), (rows, columns)
 
 
