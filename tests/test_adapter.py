@@ -318,7 +318,7 @@ SPOILS = {
     "no LoRA": (lambda folder: (folder / "adapter_model.safetensors").unlink(), "adapter_model.safetensors"),
     "no interface": (lambda folder: (folder / "interface.safetensors").unlink(), "interface.safetensors"),
     "no config": (lambda folder: (folder / "rti_config.json").unlink(), "rti_config.json"),
-    "other rank": (change_json("rti_config.json", lora_rank=5), "expected (5,"),
+    "other rank": (change_json("rti_config.json", lora_rank=5), "lora_rank is 5"),
     "other family": (change_json("rti_config.json", family="other"), "other"),
     "unknown reduction": (change_json("rti_config.json", reduction="other"), "'other'"),
     "unknown field": (change_json("rti_config.json", more=1), "more"),

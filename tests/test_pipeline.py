@@ -309,15 +309,28 @@ def test_each_prompt_is_encoded_once(elastic, monkeypatch):
 # Budget and dense.
 
 
-def test_the_budget_changes_the_picture_and_full_budget_is_the_default(elastic):
-    full, same, small = (
-        elastic("a cube", generator=seeds(0), budget=budget, **QUICK).images for budget in (None, 64, 6)
-    )
-    assert torch.equal(full, same)
+def draw(pipe, budget, **options):
+    return pipe("a cube", generator=seeds(0), budget=budget, **QUICK | options).images
+
+
+def test_the_budget_changes_the_picture(elastic):
+    full, small = draw(elastic, 64), draw(elastic, 6)
     assert (full - small).abs().max() > 1e-3
     steps = []
-    elastic("a cube", budget=lambda step: steps.append(step) or 8, **QUICK)
+    draw(elastic, lambda step: steps.append(step) or 8, return_regions=True)
     assert steps == [0, 1]
+
+
+def test_a_budget_may_be_any_of_the_words_of_the_command_line(elastic, pipe):
+    quarter = draw(elastic, 16)
+    for budget in (0.25, "25%", "16", " 0.25 ", [16, "25%"], lambda step: "25%"):
+        assert torch.equal(draw(elastic, budget), quarter)
+    dense = draw(pipe, None)
+    for model in (elastic, pipe):
+        for budget in ("dense", " Dense ", None):  # no budget is dense, everywhere
+            assert torch.equal(draw(model, budget), dense)
+    assert torch.equal(draw(elastic, "100%"), draw(elastic, 64))
+    assert (draw(elastic, 1.0) - dense).abs().max() > 1e-3  # all patches, but with the adapter
 
 
 @pytest.mark.parametrize("merge", [False, True])
@@ -341,9 +354,8 @@ def test_the_regions_given_back_are_those_of_the_last_step(pipe, family, source,
     regions = rti.Pipeline(model, pipe.text_encoder)
     used, original = [], type(model.reduction).regions
     monkeypatch.setattr(type(model.reduction), "regions", lambda *args: used.append(original(*args)) or used[-1])
-    options = QUICK | dict(
-        num_inference_steps=4, budget=lambda step: 20 - step, image=image, strength=0.3, batch_size=2
-    )
+    options = QUICK | dict(num_inference_steps=4, budget=lambda step: 20 - step, batch_size=2)
+    options |= {} if image is None else dict(image=image, strength=0.3)
     result = regions(["a cube", "a ball"] if family == "minit2i" else [1, 2], return_regions=True, **options)
     assert result.regions.shape == (2, 64)
     assert result.regions.amax(dim=1).tolist() == [16, 16]  # 17 regions at the last step

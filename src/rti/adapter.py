@@ -22,10 +22,11 @@ from safetensors.torch import save_file
 from rti import __version__
 from rti.backbones import load_backbone
 from rti.backbones.base import Backbone
-from rti.backbones.checkpoint import read_json, read_state, require_match
+from rti.backbones.checkpoint import State, read_json, read_state, require_match
 from rti.config import ReductionConfig
 from rti.core import ElasticModel, attach
 from rti.errors import InputError
+from rti.files import in_one_line, local_path
 from rti.hub import fetch, is_repository_name
 from rti.lora import ADAPTER
 from rti.reductions import config_from_dict
@@ -55,6 +56,7 @@ def save(model: ElasticModel, folder: str | Path, values: dict[str, torch.Tensor
         raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
     try:
         backbone.peft_config[ADAPTER].save_pretrained(staging)
+        _sort_targets(staging / "adapter_config.json")
         save_file(_lora_state(backbone, _under("backbone.", values)), staging / LORA, metadata={"format": "pt"})
         interface = model.reduction.state_dict() | (_under("reduction.", values) or {})
         save_file(_contiguous(interface), staging / INTERFACE, metadata={"format": "pt"})
@@ -95,10 +97,12 @@ def load(
     elif not isinstance(backbone, torch.nn.Module):
         backbone = load_backbone(backbone, dtype=dtype, device=device)
     _check_backbone(backbone, origin, path)
+    weights = _read_weights(path)
+    _check_rank(weights[0], config, path)
 
     model = attach(backbone, config)
     try:
-        load_weights(model, path)
+        _put_weights(model, *weights, path)
     except InputError:
         model.detach()
         raise
@@ -108,8 +112,23 @@ def load(
 def load_weights(model: ElasticModel, folder: str | Path) -> None:
     """Give an attached model the weights of an adapter whose parameters have the same names and shapes."""
     path = _adapter_folder(folder)
+    _put_weights(model, *_read_weights(path), path)
+
+
+def _read_weights(path: Path) -> tuple[State, State]:
+    """LoRA and interface of an adapter's folder."""
     lora, interface = read_state(path / LORA)[0], read_state(path / INTERFACE)[0]
-    lora = {key.removeprefix(PEFT_PREFIX): value for key, value in lora.items()}
+    return {key.removeprefix(PEFT_PREFIX): value for key, value in lora.items()}, interface
+
+
+def _check_rank(lora: State, config: ReductionConfig, path: Path) -> None:
+    """Refuse a config whose rank is not that of the weights, before a LoRA of that rank is made."""
+    ranks = {value.shape[0] for key, value in lora.items() if ".lora_A." in key and value.ndim}
+    if ranks and config.lora_rank not in ranks:
+        raise InputError(f"{path / LORA} has rank {max(ranks)}, but lora_rank is {config.lora_rank} in {path / CONFIG}")
+
+
+def _put_weights(model: ElasticModel, lora: State, interface: State, path: Path) -> None:
     require_match(_lora_state(model.backbone, prefix=""), lora, str(path / LORA))
     require_match(model.reduction.state_dict(), interface, str(path / INTERFACE))
     from peft import set_peft_model_state_dict
@@ -141,7 +160,7 @@ def adapter_folder(source: str | Path) -> Path | None:
     path = shipped(source)
     if path is not None and not (path / CONFIG).is_file():
         path = path / "adapter"  # a model's name also stands for its adapter
-    path = path or Path(source).expanduser()
+    path = path or local_path(source)
     if path.is_dir():
         return path if (path / CONFIG).is_file() else None
     if path.exists() or not is_repository_name(str(source)):
@@ -168,9 +187,9 @@ def push(
     from huggingface_hub import HfApi
 
     api = HfApi()
-    api.create_repo(repository, private=private, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, in_one_line(f"cannot upload to {repository} on the hub"):
         save(model, folder)
+        api.create_repo(repository, private=private, exist_ok=True)
         return str(api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message))
 
 
@@ -181,10 +200,19 @@ def _check_backbone(backbone: torch.nn.Module, origin: dict[str, Any], path: Pat
     sizes = json.loads(json.dumps(asdict(inner.config)))
     if inner.family != origin.get("family"):
         raise InputError(f"{path} was made for {origin.get('family')}, but the backbone is {inner.family}")
+    if not isinstance(origin.get("sizes"), dict):
+        raise InputError(f"{path / CONFIG} does not say the sizes of its backbone")
     shapes = ("hidden_size", "patch_size", "image_size", "input_size", "depth", "depth_double")
     for name in shapes:
         if name in sizes and sizes[name] != origin["sizes"].get(name):
             raise InputError(f"{path} was made for {name} {origin['sizes'].get(name)}, the backbone has {sizes[name]}")
+
+
+def _sort_targets(path: Path) -> None:
+    """PEFT keeps the names of the layers in a set: the same adapter should be the same file."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    values["target_modules"] = sorted(values["target_modules"])
+    path.write_text(json.dumps(values, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def _lora_state(
@@ -205,6 +233,14 @@ def _under(prefix: str, values: dict[str, torch.Tensor] | None) -> dict[str, tor
 
 def _contiguous(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {key: value.detach().contiguous() for key, value in state.items()}
+
+
+def _example(backbone: Backbone) -> str:
+    """What to draw in the card's example: 207 is a golden retriever where there are the classes of ImageNet."""
+    if backbone.conditioned_on == "text":
+        return '"a prompt"'
+    classes = getattr(backbone.config, "num_classes", 1)
+    return f"label={207 if classes == 1000 else 0}"
 
 
 def _card(model: ElasticModel) -> str:
@@ -234,13 +270,13 @@ One checkpoint, every compute budget: the core of the frozen backbone (blocks {c
 import rti
 
 pipe = rti.Pipeline.from_pretrained("path/or/repository/of/this/folder")
-image = pipe({'"a prompt"' if backbone.conditioned_on == "text" else "label=207"}, budget=0.25).images[0]
+image = pipe({_example(backbone)}, budget=0.25).images[0]
 ```
 
 | setting | value |
 |---|---|
 {rows}
 
-Made with [region-tokens](https://pypi.org/project/region-tokens/) {__version__}.
+Made with RTI, the Region Token Interface, {__version__}.
 The backbone's own licence applies to the backbone.
 """

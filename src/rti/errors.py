@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from typing import Any
 
 
@@ -22,5 +22,10 @@ def check_whole(name: str, value: Any, most: int, least: int = 1) -> None:
 
 def check_finite(name: str, value: Any) -> None:
     """Refuse a value that is not a number, or not a finite one."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < math.inf:
+    if not is_finite(value):
         raise InputError(f"{name} must be a finite number, got {value!r}")
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value is a number that a float can hold; a whole number may be larger than any."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

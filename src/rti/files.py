@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,17 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold a JSON object, not a {type(content).__name__}")
     return content
+
+
+@contextmanager
+def in_one_line(what: str) -> Iterator[None]:
+    """Whatever a library raises over somebody's files or a network, as an error of one line."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # each version of a library fails in ways of its own
+        raise InputError(f"{what}: {first_line(error)}") from None
 
 
 def first_line(error: Exception) -> str:

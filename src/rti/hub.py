@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-from rti.errors import InputError
-from rti.files import first_line
+from rti.files import in_one_line
 
 
 def is_repository_name(source: str) -> bool:
@@ -21,14 +19,3 @@ def fetch(repository: str, patterns: Sequence[str]) -> Path:
 
     with in_one_line(f"cannot fetch {repository} from the hub"):
         return Path(snapshot_download(repository, allow_patterns=list(patterns)))
-
-
-@contextmanager
-def in_one_line(what: str) -> Iterator[None]:
-    """Whatever goes wrong on the way to the hub, as an error of one line."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:  # a network fails in any way, each version of huggingface_hub in its own
-        raise InputError(f"{what}: {first_line(error)}") from None

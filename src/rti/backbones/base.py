@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from rti.errors import InputError, check_finite, check_whole
+from rti.flow import MOST_STEPS
 
 MOST_BLOCKS, WIDEST = 1000, 2**20  # of any model: a config of more is damaged, or is there to fill the memory
 MOST_TABLE = 2**25  # numbers in a table of positions, which no checkpoint holds: patches or text tokens times channels
@@ -80,7 +81,7 @@ class FlowSettings:
     def __post_init__(self):
         if self.sampler not in ("euler", "heun"):
             raise InputError(f"sampler {self.sampler!r} is unknown; allowed: euler, heun")
-        check_whole("sampling steps", self.steps, WIDEST)
+        check_whole("sampling steps", self.steps, MOST_STEPS)
         interval = self.guidance_interval
         if not isinstance(interval, tuple) or len(interval) != 2:
             raise InputError(f"guidance interval {interval!r} is not usable; allowed: (from, to)")

@@ -153,9 +153,8 @@ def _load_path(path: Path, size: str | None, dtype: torch.dtype) -> Backbone:
     try:
         backbone = build(family, _sizes(family, state, settings, size, weights) if sizes is None else sizes)
     except Exception as error:  # values of unknown origin may fail in any way
-        if isinstance(error, InputError) and sizes is None:
-            raise
-        raise InputError(f"{config if sizes else weights} is not usable: {first_line(error)}") from None
+        reason = str(error) if isinstance(error, InputError) else first_line(error)
+        raise InputError(f"{config if sizes else weights} is not usable: {reason}") from None
     fill(backbone, state, dtype, str(weights))
     if size is not None:
         _check_size(backbone, get_preset(family, size), str(weights))
