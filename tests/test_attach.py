@@ -237,7 +237,7 @@ def test_a_core_outside_the_trunk_is_refused(backbone):
     assert traces(backbone) == before
 
 
-@pytest.mark.parametrize("budget", [0, -1, 65, 0.0, -0.5, 1.5, float("nan"), float("inf"), True, "8", [8]])
+@pytest.mark.parametrize("budget", [0, -1, 65, 0.0, -0.5, 1.5, float("nan"), float("inf"), True, b"8", [8]])
 def test_a_budget_that_is_none_is_refused(backbone, inputs, budget):
     model = fresh(backbone)
     for call in (model, model.regions):
