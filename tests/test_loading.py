@@ -239,7 +239,7 @@ def test_a_device_that_is_not_there_is_refused(tmp_path):
     [
         (dict(dtype="cuda"), ("'cuda'", "torch.float32")),
         (dict(dtype=torch.int8), ("torch.int8", "torch.bfloat16")),
-        (dict(size=torch.int8), ("torch.int8", "jit-b16")),
+        (dict(size=torch.int8), ("torch.int8", "'b16'")),
         (dict(source="jit-b16", init="random", seed="x"), ("seed", "'x'")),
     ],
 )
@@ -458,9 +458,9 @@ def test_many_wrong_keys_are_counted(tmp_path):
         ("jit", dict(depth=10**6), ("depth", "1000000")),
         ("jit", dict(in_context_len=10**9), ("in_context_len",)),
         ("jit", dict(num_sampling_steps="many"), ("steps", "'many'")),
-        ("jit", dict(cfg=[3.0]), ("guidance_scale", "[3.0]")),
+        ("jit", dict(cfg=[3.0]), ("guidance_scale", "(3.0,)")),
         ("jit", dict(cfg_interval=3), ()),
-        ("minit2i", dict(image_size=10**6), ("1000000",)),
+        ("minit2i", dict(image_size=10**6), ("patches",)),
         ("minit2i", dict(image_size=2**18), ("patches",)),
         ("minit2i", dict(depth_double=10**6), ("depth_double", "1000000")),
         ("minit2i", dict(prompt_length=10**9), ("prompt_length", "1000000000")),

@@ -59,8 +59,10 @@ class ReductionConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ReductionConfig:
+        if not isinstance(values, dict):
+            raise InputError(f"the values of {cls.__name__} must be a dict, got {values!r}")
         known = {field.name for field in fields(cls)}
-        unknown = sorted(set(values) - known)
+        unknown = sorted(map(str, set(values) - known))
         if unknown:
             raise InputError(
                 f"unknown fields of {cls.__name__}: {', '.join(unknown)}; allowed: {', '.join(sorted(known))}"

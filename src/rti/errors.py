@@ -9,6 +9,9 @@ from typing import Any
 class InputError(ValueError):
     """A value the user gave is not usable. The command line prints it and exits with code 2."""
 
+    def __init__(self, message: object = ""):
+        super().__init__(" ".join(str(message).splitlines()))  # one line, also where a value's own text is several
+
 
 class UnsupportedModelError(InputError, TypeError):
     """The given module or file is none of the supported models."""

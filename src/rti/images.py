@@ -48,7 +48,8 @@ def open_image(path: Any) -> Image.Image:
 
 def check_pixels(width: int, height: int) -> None:
     """Refuse a picture without pixels, and one of so many that it would fill the memory."""
-    if width < 1 or height < 1 or width * height > MOST_PIXELS:
+    whole = all(isinstance(side, int) and side > 0 for side in (width, height))
+    if not whole or width * height > MOST_PIXELS:
         raise InputError(f"a picture of {width} x {height} pixels; allowed: 1 to {MOST_PIXELS:,} of them")
 
 

@@ -74,7 +74,7 @@ class Pipeline:
         folded into the weights, which is faster. `dtype` and `torch_dtype` are the two spellings of diffusers for one
         thing, by default float32. `options` go to `rti.load_backbone`, such as init="random".
         """
-        if None not in (dtype, torch_dtype) and dtype != torch_dtype:
+        if dtype is not None and torch_dtype is not None and dtype is not torch_dtype:
             raise InputError(f"dtype {dtype!r} and torch_dtype {torch_dtype!r} given; they are one thing, give one")
         torch_dtype = next((given for given in (dtype, torch_dtype) if given is not None), torch.float32)
         check_dtype(torch_dtype)
@@ -88,7 +88,7 @@ class Pipeline:
         if merge and isinstance(model, ElasticModel):
             model.merge()
         pipe = cls(model, text_encoder if callable(text_encoder) else None)
-        pipe._text_source = (text_encoder or text_encoder_of(pipe.backbone), torch_dtype)
+        pipe._text_source = (text_encoder_of(pipe.backbone) if text_encoder is None else text_encoder, torch_dtype)
         return pipe
 
     @property
@@ -197,8 +197,12 @@ class Pipeline:
         return_regions: also give back the regions of the last step.
         lenient: leave words out that the text encoder does not know, with a warning, instead of refusing the prompt.
         """
-        if output_type not in OUTPUT_TYPES:
+        if not isinstance(output_type, str) or output_type not in OUTPUT_TYPES:
             raise InputError(f"output_type {output_type!r} is unknown; allowed: {', '.join(OUTPUT_TYPES)}")
+        switches = {"dense": dense, "return_regions": return_regions, "lenient": lenient, "progress": progress}
+        for name, value in switches.items():
+            if not isinstance(value, bool):
+                raise InputError(f"{name} must be true or false, got {value!r}")
         _check_count("num_images_per_prompt", num_images_per_prompt)
         if batch_size is not None:
             _check_count("batch_size", batch_size)

@@ -132,6 +132,8 @@ def sample(
             f"cannot sample from a {type(model).__name__}; allowed: a backbone, or one attached"
         )
     backbone.check(noise, 0.0, condition)
+    if not isinstance(progress, bool):
+        raise InputError(f"progress must be true or false, got {progress!r}")
     if callback is not None and not callable(callback):
         raise InputError(f"callback {callback!r} cannot be called; give a function")
     solver = flow.sampler if solver is None else solver

@@ -46,7 +46,9 @@ def load_backbone(
     file that does not say. With init="random" the preset is built with random weights from `seed` instead, for
     benchmarks.
     """
-    if init not in (None, "random"):
+    if size is not None and not isinstance(size, str):
+        raise InputError(f"size {size!r} is unknown; allowed: a name such as 'b16', or none")
+    if init is not None and not (isinstance(init, str) and init == "random"):
         raise InputError(f"init {init!r} is unknown; allowed: 'random', or none to load weights")
     check_device(device)
     check_dtype(dtype)
@@ -73,7 +75,7 @@ def check_device(device: str | torch.device) -> None:
 
 
 def check_dtype(dtype: torch.dtype) -> None:
-    if dtype not in DTYPES:
+    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         raise InputError(f"dtype {dtype!r} is not usable; allowed: {', '.join(map(str, DTYPES))}")
 
 

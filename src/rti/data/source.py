@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from rti.errors import InputError
-from rti.images import fit, open_image, to_tensor
+from rti.images import check_pixels, fit, open_image, to_tensor
 
 KINDS = ("text", "labels")
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp")
@@ -122,8 +122,9 @@ class PictureSource(Source):
 def check_size(size: int | tuple[int, int]) -> tuple[int, int]:
     """One number means a square; returns (height, width)."""
     pair = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
-    if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
+    if len(pair) != 2 or not all(type(side) is int and side > 0 for side in pair):
         raise InputError(f"size must be a positive number or (height, width), got {size!r}")
+    check_pixels(*pair)
     return pair
 
 
