@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import huggingface_hub
@@ -13,7 +14,10 @@ from safetensors.torch import load_file, save_file
 
 import rti
 from close import assert_close
-from rti.adapter import adapter_folder
+from rti.adapter import adapter_folder, load_weights
+from rti.config import ReductionConfig
+from rti.reductions import REDUCTIONS
+from rti.reductions.dense import DenseReduction
 from tiny import CORE, SAVE, assert_same_state, make_backbone, make_inputs, randomise_trainable, refused, snapshot
 
 FILES = ["README.md", "adapter_config.json", "adapter_model.safetensors", "interface.safetensors", "rti_config.json"]
@@ -128,10 +132,13 @@ def test_the_files_and_their_keys_are_exact(model, folder, family, source):
     assert config == {"reduction": "region"} | left_alone | CONFIG | {"core": list(CORE)}
     written = json.loads((folder / "adapter_config.json").read_text())
     assert (written["peft_type"], written["r"], written["lora_alpha"]) == ("LORA", 3, 6)
-    assert set(written["target_modules"]) == set(model.backbone.lora_targets)
+    assert written["target_modules"] == sorted(model.backbone.lora_targets)
     card = huggingface_hub.ModelCard.load(folder / "README.md")
     assert "rti" in card.data.tags
     assert "rti.Pipeline.from_pretrained" in card.text
+    assert "pypi.org" not in card.text  # no such page yet
+    example = {"minit2i": 'pipe("a prompt", ', "jit": "pipe(label=0, "}[family]  # ten classes: 207 is none of them
+    assert example in card.text
 
 
 def test_a_merged_model_saves_the_same(model, folder, tmp_path):
@@ -267,7 +274,7 @@ def change_json(name, **changes):
     def change(folder):
         content = json.loads((folder / name).read_text())
         for key, value in changes.items():
-            target = content["backbone"] if key in ("family", "source") else content
+            target = content["backbone"] if key in ("family", "source", "sizes") else content
             if value is None:
                 del target[key]
             else:
@@ -319,7 +326,11 @@ SPOILS = {
     "no LoRA": (lambda folder: (folder / "adapter_model.safetensors").unlink(), "adapter_model.safetensors"),
     "no interface": (lambda folder: (folder / "interface.safetensors").unlink(), "interface.safetensors"),
     "no config": (lambda folder: (folder / "rti_config.json").unlink(), "rti_config.json"),
-    "other rank": (change_json("rti_config.json", lora_rank=5), "expected (5,"),
+    "rank of all memory": (change_json("rti_config.json", lora_rank=10**7), "10000000"),
+    "no sizes": (change_json("rti_config.json", sizes=None), "sizes"),
+    "sizes of another kind": (change_json("rti_config.json", sizes=[1]), "sizes"),
+    "reduction of another kind": (change_json("rti_config.json", reduction=["region"]), "['region']"),
+    "other rank": (change_json("rti_config.json", lora_rank=5), "lora_rank is 5"),
     "other family": (change_json("rti_config.json", family="other"), "other"),
     "unknown reduction": (change_json("rti_config.json", reduction="other"), "'other'"),
     "unknown field": (change_json("rti_config.json", more=1), "more"),
@@ -402,3 +413,46 @@ def test_what_is_no_adapter_is_refused(tmp_path, monkeypatch, name):
     (tmp_path / "file.txt").write_text("")
     with refused("rti_config.json"):
         rti.load(name)
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a" * 5000, "~nouser-at-all/x", "a\0b", 64, None])
+def test_what_can_be_no_name_is_refused(name):
+    for load in (rti.load, rti.load_backbone, rti.Pipeline.from_pretrained):
+        with refused("no name of a file"):
+            load(name)
+
+
+def test_pushing_without_a_network_is_one_line(model, monkeypatch):
+    class Api:
+        def create_repo(self, *_, **__):
+            raise RuntimeError("no route to the hub\nat all")
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    with refused("me/adapter", "no route to the hub"):
+        model.push_to_hub("me/adapter")
+
+
+@dataclass(frozen=True)
+class NestedConfig(ReductionConfig):
+    name = "nested"
+
+
+class Nested(DenseReduction):
+    """A reduction of a user's own, all of whose parameters lie under one name."""
+
+    def __init__(self, config, backbone):
+        super().__init__(config, backbone)
+        self.net = torch.nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize("child", ["net", "model", "module"])
+def test_the_names_of_a_users_parameters_are_their_own(backbone, tmp_path, monkeypatch, child):
+    """Backbones come in wrappers of these names, which are taken off; an adapter has none."""
+    monkeypatch.setitem(REDUCTIONS, "nested", (NestedConfig, Nested))
+    model = rti.attach(backbone, NestedConfig(core=CORE, lora_rank=1))
+    model.reduction._modules = {child: model.reduction.net}
+    model.save_pretrained(tmp_path)
+    assert set(load_file(tmp_path / "interface.safetensors")) == {f"{child}.weight", f"{child}.bias"}
+    model.reduction.state_dict()[f"{child}.bias"].fill_(7.0)
+    load_weights(model, tmp_path)
+    assert not (model.reduction.state_dict()[f"{child}.bias"] == 7.0).any()

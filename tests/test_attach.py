@@ -240,7 +240,7 @@ def test_a_core_outside_the_trunk_is_refused(backbone):
 
 def test_a_budget_that_is_none_is_refused(backbone, inputs):
     model = fresh(backbone)
-    for budget in (0, -1, 65, 0.0, -0.5, 1.5, float("nan"), float("inf"), True, "8", [8]):
+    for budget in (0, -1, 65, 0.0, -0.5, 1.5, float("nan"), float("inf"), True, b"8", [8]):
         for call in (model, model.regions):
             with refused(repr(budget), "1 to 64", "(0, 1]"):
                 call(*inputs, budget=budget)

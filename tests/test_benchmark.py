@@ -10,7 +10,7 @@ import rti
 from rti import cost
 from rti.benchmark import REFERENCE, Setting, _attention, random_condition, run_benchmark, twin
 from rti.reductions import REDUCTIONS
-from rti.stopwatch import PeakMemory, Stopwatch, parts_of
+from rti.stopwatch import PeakMemory, Stopwatch, clock, parts_of
 from test_cli import run, run_json
 from tiny import CORE, SAVE, make_backbone, make_inputs, refused, snapshot
 
@@ -309,3 +309,12 @@ def test_the_analytic_count_with_short_text_is_known(capsys):
     values = run_json(capsys, "flops", "minit2i-b16", "--budgets", "256", "--text-budget", "32")
     assert values["rows"][0]["speedup"] == pytest.approx(full / used, abs=1e-3)
     assert json.loads(json.dumps(values))["text_budget"] == 32
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_the_clock_waits_for_the_device(monkeypatch, kind):
+    waited = []
+    monkeypatch.setattr(getattr(torch, kind), "synchronize", lambda *device: waited.append(kind))
+    clock(torch.device(kind))
+    clock(torch.device("cpu"))
+    assert waited == [kind]

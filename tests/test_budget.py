@@ -8,14 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from references import PROPERTY, assert_refused
-from rti.budget import parse_budget, resolve_budget, resolve_schedule
+from rti.budget import is_dense, parse_budget, resolve_budget, resolve_schedule
 from rti.errors import InputError
 
 NONSENSE = [
     *(0, -1, 257, 10**30, np.int64(0), np.int32(257)),
     *(0.0, -0.25, 1.5, 256.0, float("nan"), float("inf"), -float("inf"), np.float32(1.5), Fraction(5, 4)),
-    *(True, False, np.True_, "x", "64", "", 1j, [64], (64,), {}, object),
+    *(True, False, np.True_, 1j, {}, object),
 ]
+WORDS = ["x", "", "65 %%", "dens", "0", "257", "1.5", "-25%", "dense"]  # "dense" is no number of regions
 
 
 @PROPERTY
@@ -64,10 +65,35 @@ def test_no_budget_is_all_patches():
     assert resolve_budget(None, 256) == 256
 
 
-@pytest.mark.parametrize("budget", NONSENSE, ids=repr)
+@pytest.mark.parametrize("budget", [*NONSENSE, [64], (64,)], ids=repr)
 def test_nonsense_is_refused(budget):
     assert issubclass(InputError, ValueError)
     assert_refused(lambda: resolve_budget(budget, 256), repr(budget), "1 to 256", "(0, 1]")
+
+
+@pytest.mark.parametrize("budget", WORDS)
+def test_words_that_are_no_budget_are_refused(budget):
+    assert_refused(lambda: resolve_budget(budget, 256), repr(budget), "allowed")
+    assert_refused(lambda: resolve_schedule([64, budget], 2, 256), repr(budget), "allowed")
+
+
+@pytest.mark.parametrize(("budget", "regions"), [("64", 64), ("0.25", 64), ("25%", 64), (" 100 % ", 256), ("1.0", 256)])
+def test_words_mean_what_they_mean_on_the_command_line(budget, regions):
+    assert resolve_budget(budget, 256) == regions
+    assert not is_dense(budget)
+
+
+def test_dense_is_the_word_or_no_budget():
+    assert is_dense(None)
+    assert is_dense(" Dense ")
+    assert not any(is_dense(budget) for budget in (1, 1.0, [None], [], lambda step: None))
+    assert_refused(lambda: is_dense("dens"), "'dens'", "dense")
+
+
+def test_a_schedule_may_be_a_list_with_one_budget_for_each_step():
+    assert resolve_schedule([64, 0.5, "25%"], 3, 256) == [64, 128, 64]
+    for few in ([], (64,), [64] * 3):
+        assert_refused(lambda few=few: resolve_schedule(few, 2, 256), f"{len(few)} budgets", "2 steps")
 
 
 def test_a_schedule_may_be_one_budget_for_all_steps():

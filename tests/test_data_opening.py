@@ -266,3 +266,12 @@ def test_without_the_datasets_library(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(InputError, match="pip install datasets"):
         open_data("hf:owner/name", 8)
+
+
+@pytest.mark.parametrize(
+    "wrong", [dict(spec=3), dict(seed="x"), dict(seed=-1), dict(flip=3), dict(kind=[]), dict(size=2**31)]
+)
+def test_options_of_another_kind_are_told_in_one_line(wrong):
+    with pytest.raises(InputError) as caught:
+        open_data(**{"spec": "scenes", "size": 64} | wrong)
+    assert "\n" not in str(caught.value)

@@ -124,19 +124,19 @@ def test_broken_pictures_are_named(form):
     assert "\n" not in str(caught.value)
 
 
-def test_postscript_never_reaches_pillow(monkeypatch):
-    """Pillow hands PostScript to Ghostscript, which runs it."""
-    monkeypatch.setattr("rti.data.source.open_image", lambda file: pytest.fail("opened"))
-    with pytest.raises(BrokenExample, match="not a picture"):
+def test_postscript_is_not_run(monkeypatch):
+    """Pillow would hand PostScript to Ghostscript, which runs it."""
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: pytest.fail("Ghostscript was started"))
+    with pytest.raises(BrokenExample, match=r"x\.jpg is not a readable picture"):
         decode_picture(BROKEN["postscript"], "x.jpg")
 
 
 @pytest.mark.parametrize("error", [SyntaxError, struct.error, IndexError, EOFError])
 def test_whatever_a_decoder_raises_is_a_broken_example(monkeypatch, error):
-    def fail(file):
+    def fail(file, **_):
         raise error("in the decoder")
 
-    monkeypatch.setattr("rti.data.source.open_image", fail)
+    monkeypatch.setattr(Image, "open", fail)
     with pytest.raises(BrokenExample, match=r"^x\.jpg is not a readable picture .*in the decoder"):
         decode_picture(JPEG, "x.jpg")
 

@@ -300,7 +300,7 @@ def test_a_folder_of_other_settings_is_refused_with_what_differs(pipe, tmp_path,
     assert contents(tmp_path) == before
 
 
-def test_other_prompts_weights_or_versions_are_refused(pipe, release, adapter, tmp_path):
+def test_other_prompts_or_weights_are_refused_and_other_versions_are_warned_of(pipe, release, adapter, tmp_path):
     prompts = open_prompts("scenes", 2, seed=5)
     Generation(pipe, prompts, tmp_path, QUICK).run(progress=False)
     with refused("prompts.count 2 there, 3 now", "prompts.sha256"):
@@ -313,8 +313,15 @@ def test_other_prompts_weights_or_versions_are_refused(pipe, release, adapter, t
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     manifest["versions"]["torch"] = "1.0"
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    with refused("versions.torch 1.0 there"):
-        Generation(fresh, prompts, tmp_path, QUICK)
+    with pytest.warns(UserWarning, match="torch 1.0 there"):
+        assert Generation(fresh, prompts, tmp_path, QUICK).run(progress=False).drawn == 0
+    assert json.loads((tmp_path / "manifest.json").read_text()) == manifest  # it says what the folder was begun with
+
+
+@pytest.mark.parametrize("wrong", [dict(images=[]), dict(images=0), dict(guidance="much"), dict(seed=1.5)])
+def test_settings_that_cannot_be_are_refused(wrong):
+    with refused(*wrong, *map(repr, wrong.values())):
+        settings(**wrong)
 
 
 def test_what_cannot_be_drawn_is_refused_and_nothing_is_written(pipe, release, tmp_path):

@@ -1,6 +1,7 @@
 """Pictures: rounding as the release, files of every mode, regions drawn where they meet, sheets, safe writing."""
 
 import os
+import zlib
 
 import numpy as np
 import pytest
@@ -8,7 +9,18 @@ import torch
 from PIL import Image
 
 import rti
-from rti.images import contact_sheet, draw_regions, fit, open_image, save_image, to_pil, to_tensor, to_uint8
+from rti.images import (
+    check_output,
+    contact_sheet,
+    draw_regions,
+    fit,
+    open_image,
+    save_image,
+    to_pil,
+    to_tensor,
+    to_uint8,
+)
+from rti.photograph import load_photograph
 from tiny import refused
 
 # Numbers.
@@ -198,6 +210,63 @@ def test_a_picture_too_large_to_be_honest_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     with refused(path):
         open_image(path)
+
+
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
+
+
+def test_a_picture_starts_no_other_program(tmp_path, monkeypatch):
+    """Pillow would hand PostScript to Ghostscript, which runs it, whatever the file is called."""
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: pytest.fail("Ghostscript was started"))
+    (tmp_path / "photo.jpg").write_bytes(POSTSCRIPT)
+    with refused(tmp_path / "photo.jpg", "not a readable picture"):
+        open_image(tmp_path / "photo.jpg")
+
+
+def png_of(width: int, height: int) -> bytes:
+    """The beginning of a PNG: a header that says its size, and pixels that are not there."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big")
+
+    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 2, 0, 0, 0])
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100)))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("size", "named"), [((13000, 13000), "13000 x 13000"), ((8200, 6150), "truncated")])
+def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, size, named):
+    """169 million are not even begun; 50 million, as a camera takes them, are."""
+    (tmp_path / "large.png").write_bytes(png_of(*size))
+    with refused("large.png", named):
+        open_image(tmp_path / "large.png")
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    for path in (tmp_path / "pipe.png", "/dev/zero"):
+        with refused(path, "no regular file"):
+            open_image(path)
+
+
+@pytest.mark.parametrize("name", ["a" * 300 + ".png", "~nouser-at-all/a.png", "a\0.png"])
+def test_what_can_be_no_name_is_refused(name):
+    for use in (open_image, check_output, lambda path: save_image(noise_picture(), path)):
+        with refused("no name of a file"):
+            use(name)
+
+
+@pytest.mark.parametrize(("picture", "size"), [((0, 5), (4, 4)), ((4, 4), (0, 4)), ((4, 4), (10**6, 10**6))])
+def test_a_size_that_cannot_be_is_refused(picture, size):
+    with refused("allowed: 1 to 67,108,864"):
+        fit(Image.new("RGB", picture), *size)
+
+
+@pytest.mark.parametrize(("size", "patch"), [(10**6, 16), (10**30, 16), (8000, 1)])
+def test_a_photograph_of_too_many_pixels_or_patches_is_refused(tmp_path, size, patch):
+    noise_picture((64, 64)).save(tmp_path / "a.png")
+    with refused("allowed"):
+        load_photograph(tmp_path / "a.png", size, patch)
 
 
 # Regions.

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import shutil
+import zipfile
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from safetensors.torch import load_file, save_file
 
 import rti
 from rti.backbones import FAMILIES, build
+from rti.backbones.checkpoint import read_json
 from rti.backbones.layers import FloatTable
 from rti.presets import PRESETS
 from tiny import (
@@ -227,8 +229,23 @@ def test_a_size_of_the_users_own_may_stand_under_a_released_name(tmp_path):
 
 
 def test_a_device_that_is_not_there_is_refused(tmp_path):
-    with refused("'nowhere'"):
-        rti.load_backbone(save_jit(tmp_path), device="nowhere")
+    for device in ("nowhere", torch.float16, None, []):
+        with refused(f"device {str(device)!r}"):
+            rti.load_backbone(save_jit(tmp_path), device=device)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (dict(dtype="cuda"), ("'cuda'", "torch.float32")),
+        (dict(dtype=torch.int8), ("torch.int8", "torch.bfloat16")),
+        (dict(size=torch.int8), ("torch.int8", "'b16'")),
+        (dict(source="jit-b16", init="random", seed="x"), ("seed", "'x'")),
+    ],
+)
+def test_options_of_another_kind_are_refused(tmp_path, wrong, named):
+    with refused(*named):
+        rti.load_backbone(**{"source": save_jit(tmp_path)} | wrong)
 
 
 def test_a_file_of_unknown_size_is_refused(tmp_path):
@@ -432,11 +449,22 @@ def test_many_wrong_keys_are_counted(tmp_path):
         ("minit2i", dict(patch_spacing=0), ("patch_spacing", "0")),
         ("jit", dict(patch_spacing=-3.0), ("patch_spacing", "-3.0")),
         ("jit", dict(num_heads=5), ("5 heads",)),
-        ("jit", dict(in_context_start=-1), ("in_context_start -1",)),
+        ("jit", dict(in_context_start=-1), ("in_context_start", "-1")),
         ("jit", dict(hidden_size="wide"), ("config.json",)),
         ("jit", dict(num_heads=0), ()),
         ("jit", dict(bottleneck_dim=-4), ()),
         ("jit", dict(input_size=[32, 32, 3]), ()),
+        ("jit", dict(input_size=10**9), ("1000000000",)),
+        ("jit", dict(depth=10**6), ("depth", "1000000")),
+        ("jit", dict(in_context_len=10**9), ("in_context_len",)),
+        ("jit", dict(num_sampling_steps="many"), ("steps", "'many'")),
+        ("jit", dict(cfg=[3.0]), ("guidance_scale", "(3.0,)")),
+        ("jit", dict(cfg_interval=3), ()),
+        ("minit2i", dict(image_size=10**6), ("patches",)),
+        ("minit2i", dict(image_size=2**18), ("patches",)),
+        ("minit2i", dict(depth_double=10**6), ("depth_double", "1000000")),
+        ("minit2i", dict(prompt_length=10**9), ("prompt_length", "1000000000")),
+        ("minit2i", dict(sampler="magic"), ("'magic'", "euler")),
         ("minit2i", dict(prompt_length="long"), ()),
     ],
 )
@@ -506,11 +534,81 @@ def test_a_pytorch_file_that_ends_anywhere_is_refused(tmp_path, old_format):
             rti.load_backbone(file)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', "\udcff"])
+NESTED = '{"a": ' * 50_000 + "1" + "}" * 50_000
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', "\udcff", NESTED, '{"a": ' + "9" * 5000 + "}"])
 def test_a_broken_or_foreign_config_is_refused(tmp_path, family, text):
     SAVE[family](tmp_path)
     (tmp_path / "config.json").write_text(text, errors="surrogateescape")
     with refused(tmp_path / "config.json"):
+        rti.load_backbone(tmp_path)
+
+
+def test_a_file_that_is_no_regular_one_is_refused(tmp_path, family):
+    """A pipe may never begin, and a device never end."""
+    SAVE[family](tmp_path)
+    for name in ("config.json", WEIGHTS[family]):
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).unlink()
+        os.mkfifo(tmp_path / name)
+        with refused("no regular file" if name != "config.json" else ""):
+            rti.load_backbone(tmp_path / WEIGHTS[family])
+        (tmp_path / name).unlink()
+        (tmp_path / name).write_bytes(content)
+
+
+def test_a_json_file_that_is_too_large_is_refused(tmp_path):
+    with open(tmp_path / "large.json", "wb") as file:
+        file.truncate(2**30)
+    with refused("large.json", "1,073,741,824"):
+        read_json(tmp_path / "large.json")
+
+
+def test_packed_entries_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
+    """A hundred kilobytes of them take gigabytes."""
+    save_jit(tmp_path)
+    file = tmp_path / "checkpoint-last.pth"
+    with zipfile.ZipFile(file) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("it was read"))
+    with refused(file, "packed"):
+        rti.load_backbone(tmp_path)
+
+
+class Zeros:
+    """Becomes an array of zeros when it is unpickled, which torch's unpickler allows."""
+
+    def __reduce__(self):
+        return bytearray, (10**9,)
+
+
+@pytest.mark.parametrize("new_format", [True, False])
+def test_an_array_of_zeros_is_refused_before_it_is_made(tmp_path, monkeypatch, new_format):
+    file = tmp_path / "checkpoint-last.pth"
+    torch.save({"model": {}, "zeros": Zeros()}, file, _use_new_zipfile_serialization=new_format)
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("it was read"))
+    with refused(file, "bytearray"):
+        rti.load_backbone(file)
+
+
+def test_more_tensors_than_any_model_has_are_refused(tmp_path):
+    names = {f"{number}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for number in range(30_000)}
+    header = json.dumps(names).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    with refused(file, "30,000 tensors"):
+        rti.load_backbone(file)
+
+
+@pytest.mark.parametrize("weight_map", [[], {"a": 3}, {"a": None}, "text"])
+def test_an_index_of_another_kind_is_refused(tmp_path, weight_map):
+    index = save_minit2i(tmp_path, shards=2) / "diffusion_pytorch_model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    with refused(tmp_path):
         rti.load_backbone(tmp_path)
 
 
@@ -521,7 +619,17 @@ def test_a_foreign_safetensors_file_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [[torch.zeros(1)], {"model": 3}, {"epoch": 1}, {"model": {"a": "text"}}, torch.zeros(3), {}]
+    "content",
+    [
+        [torch.zeros(1)],
+        {"model": {3: torch.zeros(1)}},
+        {"model": {"a": torch.zeros(2).to_sparse()}},
+        {"model": 3},
+        {"epoch": 1},
+        {"model": {"a": "text"}},
+        torch.zeros(3),
+        {},
+    ],
 )
 def test_a_foreign_pytorch_file_is_refused(tmp_path, content):
     torch.save(content, tmp_path / "checkpoint-last.pth")
@@ -657,6 +765,10 @@ def test_a_preset_may_be_named_together_with_its_own_size(small_presets):
     ("change", "fragments"),
     [
         (lambda x, t, c: (x[0], t, c), ("(3, 32, 32)", "(batch, 3, 32, 32)")),
+        (lambda x, t, c: ([1], t, c), ("list", "tensor")),
+        (lambda x, t, c: (x.long(), t, c), ("int64", "floating")),
+        (lambda x, t, c: (x, "noon", c), ("time", "str")),
+        (lambda x, t, c: (x, {}, c), ("time", "dict")),
         (lambda x, t, c: (x[:, :1], t, c), ("(2, 1, 32, 32)",)),
         (lambda x, t, c: (x[..., :28], t, c), ("(2, 3, 32, 28)", "patches of 4")),
         (lambda x, t, c: (x[:1], t[:1], c), ("1 images but 2 conditions",)),
@@ -710,6 +822,8 @@ def test_labels_may_be_a_list_or_any_whole_tensor(labels):
         (torch.zeros(2, 12), None, ("(2, 12)", "12")),
         (torch.zeros(2, 7, 12), None, ("7 text tokens", "6")),
         (torch.zeros(2, 6, 12), torch.ones(2, 5), ("(2, 5)", "(2, 6, 12)")),
+        ("a cube", None, ("text states", "str")),
+        (torch.zeros(2, 6, 12), [[1] * 6] * 2, ("mask", "list")),
     ],
 )
 def test_text_that_does_not_fit_is_refused(text, mask, fragments):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from close import assert_close, bound
 from references import (
     PROPERTY,
+    assert_refused,
     cuts_of,
     merge_heights,
     sequential_cuts,
@@ -263,3 +264,19 @@ def test_a_monotone_ramp_comes_to_an_end_and_is_right(growth, downwards):
     for budget in range(1, 41):
         lost = squared_error(ramp, merged(ramp, budget))
         assert lost == pytest.approx(squared_error(ramp, sequential[budget]), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (dict(features=[1.0]), "list"),
+        (dict(features=torch.ones(4, 3)), "(4, 3)"),
+        (dict(features=torch.ones(0, 4, 3)), "(0, 4, 3)"),
+        (dict(size_prior="much"), "'much'"),
+        (dict(size_prior=10**400), "size_prior"),
+        (dict(budget="few"), "'few'"),
+        (dict(budget=9), "budget 9"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused(wrong, named):
+    assert_refused(lambda: merge_tree(**{"features": torch.ones(1, 8, 3)} | wrong), named)

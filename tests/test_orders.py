@@ -131,7 +131,7 @@ def test_a_walk_is_the_callers_own(name):
     assert torch.equal(inverse_again, expected_inverse)
 
 
-@pytest.mark.parametrize("name", ["Hilbert", "peano", "", None, 3])
+@pytest.mark.parametrize("name", ["Hilbert", "peano", "", None, 3, ["hilbert"]])
 def test_an_unknown_order_is_refused(name):
     assert_refused(lambda: order(name, 4, 4), repr(name), "hilbert, morton, raster")
 
@@ -141,3 +141,8 @@ def test_an_unknown_order_is_refused(name):
 def test_an_impossible_grid_is_refused(name, side):
     assert_refused(lambda: order(name, side, 4), "height", repr(side), "at least 1")
     assert_refused(lambda: order(name, 4, side), "width", repr(side), "at least 1")
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_grid_that_fills_the_memory_is_refused(name):
+    assert_refused(lambda: order(name, 10**6, 10**6), "1000000 x 1000000", "allowed")

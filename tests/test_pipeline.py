@@ -310,15 +310,28 @@ def test_each_prompt_is_encoded_once(elastic, monkeypatch):
 # Budget and dense.
 
 
-def test_the_budget_changes_the_picture_and_full_budget_is_the_default(elastic):
-    full, same, small = (
-        elastic("a cube", generator=seeds(0), budget=budget, **QUICK).images for budget in (None, 64, 6)
-    )
-    assert torch.equal(full, same)
+def draw(pipe, budget, **options):
+    return pipe("a cube", generator=seeds(0), budget=budget, **QUICK | options).images
+
+
+def test_the_budget_changes_the_picture(elastic):
+    full, small = draw(elastic, 64), draw(elastic, 6)
     assert (full - small).abs().max() > 1e-3
     steps = []
-    elastic("a cube", budget=lambda step: steps.append(step) or 8, **QUICK)
+    draw(elastic, lambda step: steps.append(step) or 8, return_regions=True)
     assert steps == [0, 1]
+
+
+def test_a_budget_may_be_any_of_the_words_of_the_command_line(elastic, pipe):
+    quarter = draw(elastic, 16)
+    for budget in (0.25, "25%", "16", " 0.25 ", [16, "25%"], lambda step: "25%"):
+        assert torch.equal(draw(elastic, budget), quarter)
+    dense = draw(pipe, None)
+    for model in (elastic, pipe):
+        for budget in ("dense", " Dense ", None):  # no budget is dense, everywhere
+            assert torch.equal(draw(model, budget), dense)
+    assert torch.equal(draw(elastic, "100%"), draw(elastic, 64))
+    assert (draw(elastic, 1.0) - dense).abs().max() > 1e-3  # all patches, but with the adapter
 
 
 @pytest.mark.parametrize("merge", [False, True])
@@ -342,9 +355,8 @@ def test_the_regions_given_back_are_those_of_the_last_step(pipe, family, source,
     regions = rti.Pipeline(model, pipe.text_encoder)
     used, original = [], type(model.reduction).regions
     monkeypatch.setattr(type(model.reduction), "regions", lambda *args: used.append(original(*args)) or used[-1])
-    options = QUICK | dict(
-        num_inference_steps=4, budget=lambda step: 20 - step, image=image, strength=0.3, batch_size=2
-    )
+    options = QUICK | dict(num_inference_steps=4, budget=lambda step: 20 - step, batch_size=2)
+    options |= {} if image is None else dict(image=image, strength=0.3)
     result = regions(["a cube", "a ball"] if family == "minit2i" else [1, 2], return_regions=True, **options)
     assert result.regions.shape == (2, 64)
     assert result.regions.amax(dim=1).tolist() == [16, 16]  # 17 regions at the last step
@@ -467,6 +479,17 @@ def test_an_image_is_fitted_and_may_be_a_tensor(jit, photograph):
         (dict(prompt="a cube", budget=65), ("budget 65",)),
         (dict(prompt="a cube", budget=float("nan")), ("budget nan",)),
         (dict(prompt="a cube", budget=8, dense=True), ("budget 8", "dense")),
+        (dict(prompt="a cube", budget="dens"), ("'dens'", "dense")),
+        (dict(prompt="a cube", budget=[8, 8, 8]), ("3 budgets", "2 steps")),
+        (dict(prompt="a cube", text_budget=3), ("text_budget 3", "1.0")),
+        (dict(prompt="a cube", return_regions=True), ("return_regions", "give a budget")),
+        (dict(prompt="a cube", strength=0.5), ("strength 0.5", "image=")),
+        (dict(prompt="a cube", generator=[1]), ("generator", "[1]")),
+        (dict(prompt="a cube", guidance_interval=("a", "b")), ("('a', 'b')",)),
+        (dict(prompt="a cube", guidance_scale=10**400), ("guidance scale",)),
+        (dict(prompt="a cube", image=Image.new("RGB", (0, 0))), ("0 x 0",)),
+        (dict(prompt="a cube", image=torch.zeros(1, 3, 32, 32, dtype=torch.int8)), ("int8",)),
+        (dict(prompt="a cube", image=Image.new("RGB", (32, 32)), strength="half"), ("'half'",)),
         (dict(prompt="a cube", dense=True, return_regions=True), ("return_regions",)),
         (dict(prompt="a cube", image=Image.new("RGB", (32, 32)), strength=0.0), ("strength", "0.0")),
         (dict(prompt="a cube", image=Image.new("RGB", (32, 32)), strength=1.1), ("strength", "1.1")),
@@ -479,6 +502,8 @@ def test_an_image_is_fitted_and_may_be_a_tensor(jit, photograph):
     ],
 )
 def test_a_call_that_cannot_be_is_refused_before_the_first_step(elastic, call, fragments):
+    if "budget" not in call and not {"text_budget", "return_regions", "dense"} & call.keys():
+        call = call | {"budget": 16}  # as a user of an adapter would
     options = QUICK | call | dict(callback_on_step_end=lambda *_: pytest.fail("a step was taken"))
     with refused(*fragments):
         elastic(**options)
@@ -497,6 +522,9 @@ def test_a_call_that_cannot_be_is_refused_before_the_first_step(elastic, call, f
         (dict(label=[1, -1]), ("label -1",)),
         (dict(label=1.5), ("1.5",)),
         (dict(label="cat"), ("cat",)),
+        (dict(label={}), ("{}",)),
+        (dict(label=10**30), ("labels", "whole numbers")),
+        (dict(label=3, callback_on_step_end=0), ("callback_on_step_end 0",)),
         (dict(label=True), ("True",)),
         (dict(label=1, budget=8), ("budget", "rti.attach")),
         (dict(label=1, return_regions=True), ("return_regions",)),
@@ -532,3 +560,63 @@ def test_a_pipeline_moves_as_one(pipe):
     assert pipe.to("meta") is pipe
     devices = {p.device.type for p in (*pipe.backbone.parameters(), *pipe.text_encoder.encoder.parameters())}
     assert devices == {"meta"}
+
+
+@pytest.mark.parametrize(
+    "places", [("cpu", torch.bfloat16), (torch.bfloat16, "cpu"), (torch.bfloat16,)], ids=["both", "turned", "dtype"]
+)
+def test_a_pipeline_may_move_to_a_dtype_too(elastic, release, places):
+    assert elastic.to(*places) is elastic
+    assert {parameter.dtype for parameter in elastic.model.parameters()} == {torch.bfloat16}
+    assert elastic.text_encoder.encoder.dtype == torch.bfloat16  # also one that was not loaded yet
+    dense = elastic("a cube", generator=seeds(0), **QUICK).images
+    expected = rti.Pipeline.from_pretrained(release, dtype=torch.bfloat16)("a cube", generator=seeds(0), **QUICK).images
+    assert torch.equal(dense, expected)  # the original weights, rounded once
+
+
+def test_what_was_merged_moves_along_when_it_is_needed(elastic):
+    """The LoRA lies outside the model while it is merged: after a move, the frozen backbone must still be at hand."""
+    elastic.to("meta")
+    with elastic.model.dense() as backbone:
+        assert {parameter.device.type for parameter in backbone.parameters()} == {"meta"}
+    elastic.model.unmerge()
+    assert {parameter.device.type for parameter in elastic.model.parameters()} == {"meta"}
+
+
+def test_the_original_weights_are_kept_in_the_hosts_memory(elastic, monkeypatch):
+    model = elastic.model.unmerge()
+    moved = []
+    original = torch.Tensor.to
+    monkeypatch.setattr(
+        torch.Tensor, "to", lambda self, *args, **rest: moved.append((args, rest)) or original(self, *args, **rest)
+    )
+    model.merge()
+    layers = sum(len(layer.original) for layer in model._merged)
+    assert moved.count((("cpu",), {"copy": True})) == layers > 0
+
+
+@pytest.mark.parametrize(
+    ("places", "named"), [(("nowhere",), "'nowhere'"), ((torch.int8,), "torch.int8"), (("cpu", "float16"), "'float16'")]
+)
+def test_a_place_that_is_not_there_is_refused(jit, places, named):
+    with refused(named):
+        jit.to(*places)
+    if not torch.cuda.is_available():
+        with refused("'cuda'"):
+            jit.to("cuda")
+
+
+def test_both_spellings_of_the_dtype_are_taken(release):
+    for name in ("dtype", "torch_dtype"):
+        assert rti.Pipeline.from_pretrained(release, **{name: torch.bfloat16}).backbone.dtype == torch.bfloat16
+    with refused("torch.float16", "torch.bfloat16"):
+        rti.Pipeline.from_pretrained(release, dtype=torch.float16, torch_dtype=torch.bfloat16)
+    with refused("'cuda'", "torch.float32"):
+        rti.Pipeline.from_pretrained(release, dtype="cuda")
+
+
+def test_what_is_no_model_is_refused():
+    with refused("Linear", error=TypeError):
+        rti.Pipeline(torch.nn.Linear(2, 2))
+    with refused("'t5'"):
+        rti.Pipeline(make_backbone("jit"), "t5")

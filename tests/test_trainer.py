@@ -18,7 +18,9 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import load_file, save_file
 
 import rti
+from rti.backbones import build
 from rti.data import Example, Source
+from rti.presets import FROM_SCRATCH, PRESETS, SCENES_TRAINING
 from rti.reductions.skip import SkipConfig
 from rti.training.adaptation import Adaptation
 from rti.training.config import PretrainConfig, TrainConfig, preset_values
@@ -405,11 +407,11 @@ def test_a_signal_while_samples_are_drawn_still_saves_the_step(tmp_path, monkeyp
     assert make_trainer(tmp_path / "run", steps=50).step == 3
 
 
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="a GPU has it")
 def test_a_precision_the_machine_does_not_have_is_refused(tmp_path):
     AcceleratorState._reset_state(True)
-    if not torch.accelerator.is_available():
-        with refused("fp16", "cpu"):
-            make_trainer(tmp_path / "run", mixed_precision="fp16")
+    with refused("fp16", "cpu"):
+        make_trainer(tmp_path / "run", mixed_precision="fp16")
     AcceleratorState._reset_state(True)
 
 
@@ -525,10 +527,14 @@ def test_a_micro_batch_fits_its_batch(batch, most, at_once):
     assert config.batch_per_device == at_once
 
 
-def test_presets_hold_the_papers_rows():
-    assert preset_values("minit2i-b16") == {"budgets": (64, 128, 256, 512), "steps": 40_000, "core": (3, 13)}
-    assert preset_values("scenes-jit")["core"] == (3, 7)
-    assert preset_values("jit-b16") == {"budgets": (32, 64, 128, 192), "steps": 100_000, "core": (4, 9)}
-    config = TrainConfig(model="m", output="o", data="d", budgets=(64,), steps=1)
-    paper = (config.learning_rate, config.warmup, config.batch, config.ema, config.time_mean, config.drop)
-    assert paper == (1e-4, 2000, 256, 0.9999, -0.8, 0.1)
+@pytest.mark.parametrize("name", [*PRESETS, *SCENES_TRAINING])
+def test_what_a_preset_trains_with_fits_its_model(name):
+    values = dict(preset_values(name))
+    core = values.pop("core")
+    config = TrainConfig(model=name, output="o", data="d", **values)
+    family, sizes = FROM_SCRATCH[name] if name in FROM_SCRATCH else (PRESETS[name].family, PRESETS[name].sizes)
+    backbone = build(family, sizes)
+    assert 0 < core[0] < core[1] < backbone.depth - 1  # a prelude and a coda
+    assert max(config.budgets) < backbone.patches
+    assert config.warmup + config.cooldown < config.steps
+    assert config.accumulation(1) * config.batch_per_device == config.batch

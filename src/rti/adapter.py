@@ -23,10 +23,11 @@ from safetensors.torch import save_file
 from rti import __version__
 from rti.backbones import load_backbone
 from rti.backbones.base import Backbone
-from rti.backbones.checkpoint import read_json, read_state, require_match
+from rti.backbones.checkpoint import State, read_json, read_state, require_match
 from rti.config import ReductionConfig
 from rti.core import ElasticModel, attach
 from rti.errors import InputError
+from rti.files import in_one_line, local_path
 from rti.hub import fetch, is_repository_name
 from rti.lora import ADAPTER
 from rti.reductions import config_from_dict
@@ -98,10 +99,12 @@ def load(
     elif not isinstance(backbone, torch.nn.Module):
         backbone = load_backbone(backbone, dtype=dtype, device=device)
     _check_backbone(backbone, origin, path)
+    weights = _read_weights(path)
+    _check_rank(weights[0], config, path)
 
     model = attach(backbone, config)
     try:
-        load_weights(model, path)
+        _put_weights(model, *weights, path)
     except InputError:
         model.detach()
         raise
@@ -111,8 +114,23 @@ def load(
 def load_weights(model: ElasticModel, folder: str | Path) -> None:
     """Give an attached model the weights of an adapter whose parameters have the same names and shapes."""
     path = _adapter_folder(folder)
+    _put_weights(model, *_read_weights(path), path)
+
+
+def _read_weights(path: Path) -> tuple[State, State]:
+    """LoRA and interface of an adapter's folder."""
     lora, interface = read_state(path / LORA)[0], read_state(path / INTERFACE)[0]
-    lora = {key.removeprefix(PEFT_PREFIX): value for key, value in lora.items()}
+    return {key.removeprefix(PEFT_PREFIX): value for key, value in lora.items()}, interface
+
+
+def _check_rank(lora: State, config: ReductionConfig, path: Path) -> None:
+    """Refuse a config whose rank is not that of the weights, before a LoRA of that rank is made."""
+    ranks = {value.shape[0] for key, value in lora.items() if ".lora_A." in key and value.ndim}
+    if ranks and config.lora_rank not in ranks:
+        raise InputError(f"{path / LORA} has rank {max(ranks)}, but lora_rank is {config.lora_rank} in {path / CONFIG}")
+
+
+def _put_weights(model: ElasticModel, lora: State, interface: State, path: Path) -> None:
     require_match(_lora_state(model.backbone, prefix=""), lora, str(path / LORA))
     require_match(model.reduction.state_dict(), interface, str(path / INTERFACE))
     from peft import set_peft_model_state_dict
@@ -144,7 +162,7 @@ def adapter_folder(source: str | Path) -> Path | None:
     path = shipped(source)
     if path is not None and not (path / CONFIG).is_file():
         path = path / "adapter"  # a model's name also stands for its adapter
-    path = path or Path(source).expanduser()
+    path = path or local_path(source)
     if path.is_dir():
         return path if (path / CONFIG).is_file() else None
     if path.exists() or not is_repository_name(str(source)):
@@ -171,9 +189,9 @@ def push(
     from huggingface_hub import HfApi
 
     api = HfApi()
-    api.create_repo(repository, private=private, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, in_one_line(f"cannot upload to {repository} on the hub"):
         save(model, folder)
+        api.create_repo(repository, private=private, exist_ok=True)
         return str(api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message))
 
 
@@ -184,6 +202,8 @@ def _check_backbone(backbone: torch.nn.Module, origin: dict[str, Any], path: Pat
     sizes = json.loads(json.dumps(asdict(inner.config)))
     if inner.family != origin.get("family"):
         raise InputError(f"{path} was made for {origin.get('family')}, but the backbone is {inner.family}")
+    if not isinstance(origin.get("sizes"), dict):
+        raise InputError(f"{path / CONFIG} does not say the sizes of its backbone")
     shapes = ("hidden_size", "patch_size", "image_size", "input_size", "depth", "depth_double")
     for name in shapes:
         if name in sizes and sizes[name] != origin["sizes"].get(name):
@@ -208,6 +228,14 @@ def _under(prefix: str, values: dict[str, torch.Tensor] | None) -> dict[str, tor
 
 def _contiguous(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {key: value.detach().contiguous() for key, value in state.items()}
+
+
+def _example(backbone: Backbone) -> str:
+    """What to draw in the card's example: 207 is a golden retriever where there are the classes of ImageNet."""
+    if backbone.conditioned_on == "text":
+        return '"a prompt"'
+    classes = getattr(backbone.config, "num_classes", 1)
+    return f"label={207 if classes == 1000 else 0}"
 
 
 def _card(model: ElasticModel) -> str:
@@ -237,13 +265,13 @@ One checkpoint, every compute budget: the core of the frozen backbone (blocks {c
 import rti
 
 pipe = rti.Pipeline.from_pretrained("path/or/repository/of/this/folder")
-image = pipe({'"a prompt"' if backbone.conditioned_on == "text" else "label=207"}, budget=0.25).images[0]
+image = pipe({_example(backbone)}, budget=0.25).images[0]
 ```
 
 | setting | value |
 |---|---|
 {rows}
 
-Made with [region-tokens](https://pypi.org/project/region-tokens/) {__version__}.
+Made with RTI, the Region Token Interface, {__version__}.
 The backbone's own licence applies to the backbone.
 """

@@ -1,33 +1,47 @@
-"""Budgets: how many region tokens the core may use, as a number, a share, or a function of the sampling step."""
+"""Budgets: how many region tokens the core may use, as a number, a share, a word, or one of these for each step.
+
+The same words everywhere: 256, 0.25, "25%", and "dense" for the frozen backbone alone, which is also what no budget
+means where pictures are drawn.
+"""
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rti.errors import InputError
 
-Budget = int | float | None
-Schedule = Budget | Callable[[int], Budget]  # a function is called with the number of the step, from 0
+Budget = int | float | str | None
+Schedule = Budget | Sequence[Budget] | Callable[[int], Budget]  # a function gets the number of the step, from 0
 
 
 def resolve_budget(budget: Any, patches: int) -> int:
     """The number of regions: a whole number from 1 to `patches`, a share in (0, 1] of them, or None for all."""
     if budget is None:
         return patches
-    is_number = isinstance(budget, numbers.Real) and not isinstance(budget, bool)
-    is_whole = is_number and isinstance(budget, numbers.Integral)
-    if is_whole and 1 <= budget <= patches:
-        return int(budget)
-    if is_number and not is_whole and 0.0 < budget <= 1.0:  # false for NaN
-        return max(1, round(float(budget) * patches))
+    value = parse_budget(budget) if isinstance(budget, str) else budget
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    is_whole = is_number and isinstance(value, numbers.Integral)
+    if is_whole and 1 <= value <= patches:
+        return int(value)
+    if is_number and not is_whole and 0.0 < value <= 1.0:  # false for NaN
+        return max(1, round(float(value) * patches))
     raise InputError(f"budget {budget!r} is not usable; allowed: 1 to {patches} regions, or a share in (0, 1]")
 
 
 def resolve_schedule(budget: Any, steps: int, patches: int) -> list[int]:
-    """The budget of each sampling step."""
+    """The budget of each sampling step, from one for all, a list of one per step, or a function of the step."""
+    if isinstance(budget, (list, tuple)):
+        if len(budget) != steps:
+            raise InputError(f"{len(budget)} budgets for {steps} steps; give one per step, or one for all")
+        budget = budget.__getitem__
     return [resolve_budget(budget(step) if callable(budget) else budget, patches) for step in range(steps)]
+
+
+def is_dense(budget: Any) -> bool:
+    """Whether a budget asks for the frozen backbone alone: by the word, or because there is none."""
+    return budget is None or (isinstance(budget, str) and parse_budget(budget) is None)
 
 
 def parse_budget(text: str) -> Any:

@@ -6,13 +6,14 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from rti.errors import InputError
+from rti.errors import InputError, check_whole
 
 ORDER_NAMES = ("hilbert", "morton", "raster")
 CUT_NAMES = ("gaps", "merge", "fixed")
 CUT_SOURCES = ("features", "estimate")
 INTERFACES = ("learned", "mean")
 POSITIONS = ("average", "centre")
+HIGHEST_RANK = 2**14  # wider than any layer: one from a file could ask for all memory
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,7 @@ class ReductionConfig:
             raise InputError(f"core {core!r} is not usable; allowed: (first, last) with 0 <= first <= last")
         object.__setattr__(self, "core", (int(core[0]), int(core[1])))
         for field in ("lora_rank", "lora_alpha"):
-            if not _is_whole(getattr(self, field)) or getattr(self, field) < 1:
-                raise InputError(f"{field} must be a whole number of at least 1, got {getattr(self, field)!r}")
+            check_whole(field, getattr(self, field), HIGHEST_RANK)
         self._check_switch("text_regions")
 
     def _check_switch(self, field: str) -> None:
@@ -43,7 +43,7 @@ class ReductionConfig:
             raise InputError(f"{field} must be true or false, got {getattr(self, field)!r}")
 
     def _check_choice(self, field: str, allowed: tuple[str, ...]) -> None:
-        if getattr(self, field) not in allowed:
+        if not isinstance(getattr(self, field), str) or getattr(self, field) not in allowed:
             raise InputError(f"{field} {getattr(self, field)!r} is unknown; allowed: {', '.join(allowed)}")
 
     def check_fits(self, depth: int) -> None:
@@ -65,8 +65,10 @@ class ReductionConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ReductionConfig:
+        if not isinstance(values, dict):
+            raise InputError(f"the values of {cls.__name__} must be a dict, got {values!r}")
         known = {field.name for field in fields(cls)}
-        unknown = sorted(set(values) - known)
+        unknown = sorted(map(str, set(values) - known))
         if unknown:
             raise InputError(
                 f"unknown fields of {cls.__name__}: {', '.join(unknown)}; allowed: {', '.join(sorted(known))}"

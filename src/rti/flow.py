@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from rti.errors import InputError
+from rti.errors import check_whole
+
+MOST_STEPS = 2**20
 
 
 def interpolate(images: torch.Tensor, noise: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
@@ -23,8 +25,7 @@ def velocity(clean: torch.Tensor, x: torch.Tensor, t: torch.Tensor, floor: float
 
 def time_grid(steps: int) -> torch.Tensor:
     """Evenly spaced times from 0 to 1, (steps + 1,) float32."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"steps must be a whole number of at least 1, got {steps!r}")
+    check_whole("steps", steps, MOST_STEPS)
     return torch.linspace(0.0, 1.0, steps + 1)
 
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import time
+import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,8 @@ import torch
 from tqdm.auto import tqdm
 
 from rti import __version__
-from rti.budget import Budget, resolve_budget
-from rti.errors import InputError
+from rti.budget import Budget, is_dense, resolve_budget
+from rti.errors import InputError, check_finite, check_whole
 from rti.flow import time_grid
 from rti.images import save_image
 from rti.picture_folder import (
@@ -33,6 +34,8 @@ from rti.picture_folder import (
     check_manifest,
     entries_text,
     is_whole,
+    manifest_differences,
+    read_manifest,
     tidy,
     write_whole,
 )
@@ -60,8 +63,12 @@ class GenerationSettings:
     def __post_init__(self) -> None:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < SEEDS:
             raise InputError(f"seed must be a whole number from 0 to {SEEDS - 1}, got {self.seed!r}")
-        if self.images is not None and self.images < 1:
-            raise InputError(f"images must be at least 1 per prompt, got {self.images!r}")
+        if self.images is not None:
+            check_whole("images per prompt", self.images, SEEDS)
+        if self.guidance is not None:
+            check_finite("guidance", self.guidance)
+        if is_dense(self.budget):
+            object.__setattr__(self, "budget", None)
         if self.budget is None and (self.guidance_budget is not None or self.text_budget is not None):
             raise InputError("a guidance or text budget given without a budget; the frozen backbone has none")
 
@@ -120,14 +127,14 @@ class Generation:
         self.images = self.settings.images or prompts.images
         self.budget = self._budget()
         self.manifest = self._manifest(names or {})
+        self._keep_versions()
         self.entries = tuple(self._entry(prompt) for prompt in prompts.prompts)
         self.pictures = [(prompt, number) for prompt in prompts.prompts for number in range(self.images)]
         self.begun = check_manifest(self.folder, self.manifest)
 
     def run(self, batch: int = 16, shard: Shard | None = None, progress: bool = True) -> Generated:
         """Draw what is missing of this process's share. It can be stopped at any moment, and run again."""
-        if batch < 1:
-            raise InputError(f"batch must be at least 1, got {batch!r}")
+        check_whole("batch", batch, SEEDS)
         shard = shard or Shard.of_environment()
         batches = [self.pictures[first : first + batch] for first in range(0, len(self.pictures), batch)]
         share = batches[shard.rank :: shard.world]
@@ -259,6 +266,17 @@ class Generation:
             "seed": settings.seed,
             "versions": _versions(),
         }
+
+    def _keep_versions(self) -> None:
+        """A folder goes on with other versions of the packages than it was begun with, and its manifest says which."""
+        if not (self.folder / MANIFEST).is_file():
+            return
+        begun, now = read_manifest(self.folder).get("versions"), self.manifest["versions"]
+        changed = manifest_differences(begun, now) if isinstance(begun, dict) else []
+        if changed:
+            told = ", ".join(f"{name} {old} there, {new} now" for name, old, new in changed)
+            warnings.warn(f"{self.folder} goes on with other versions, which may show: {told}", stacklevel=3)
+            self.manifest["versions"] = begun
 
     def _bar(self, total: int, there: int, shard: Shard, progress: bool) -> tqdm:
         title = "dense" if self.budget is None else f"R = {self.budget}"

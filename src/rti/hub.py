@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rti.errors import InputError
+from rti.files import in_one_line
 
 
 def is_repository_name(source: str) -> bool:
@@ -16,10 +16,6 @@ def is_repository_name(source: str) -> bool:
 def fetch(repository: str, patterns: Sequence[str]) -> Path:
     """The local folder of a repository, with the files that match the patterns."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    try:
+    with in_one_line(f"cannot fetch {repository} from the hub"):
         return Path(snapshot_download(repository, allow_patterns=list(patterns)))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"cannot fetch {repository} from the hub: {reason}") from None

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from rti.errors import InputError
+from rti.files import first_line, local_path, require_regular, shown
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP")  # some of Pillow's others start a program
-MAX_PIXELS = 64_000_000  # of a picture that is opened, before anything is decoded
+# What Pillow may open, whatever a file is called: left to itself it knows 40 formats and starts Ghostscript for one.
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+MOST_PIXELS = 2**26  # about 67 million: the largest photographs of a camera, but no file that unfolds to gigabytes
 INK, PAPER = (33, 33, 33), (255, 255, 255)
 
 
@@ -28,23 +32,25 @@ def to_pil(images: torch.Tensor) -> list[Image.Image]:
     return [Image.fromarray(pixels) for pixels in to_uint8(images).numpy()]
 
 
-def open_image(path: str | Path) -> Image.Image:
-    """A picture from a file, upright, in RGB; transparency goes on white."""
+def open_image(path: Any) -> Image.Image:
+    """A picture from a path or an open file, upright, in RGB; transparency goes on white."""
+    if not hasattr(path, "read"):
+        require_regular(local_path(path))
     try:
-        with Image.open(path, formats=FORMATS) as file:
-            if file.width * file.height > MAX_PIXELS:
-                raise InputError(f"{path} has {file.width} x {file.height} pixels; allowed: {MAX_PIXELS:,} in all")
-            picture = _upright(file)
-            if picture.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip rather than scale
-                picture = Image.fromarray((np.asarray(picture).astype(np.float64) / 257).round().astype(np.uint8))
-            if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
-                picture = picture.convert("RGBA")
-                picture = Image.alpha_composite(Image.new("RGBA", picture.size, (*PAPER, 255)), picture)
-            return picture.convert("RGB")
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path} is not a readable picture ({error})") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a size that Pillow warns of is refused here
+            with Image.open(path, formats=FORMATS) as file:
+                check_pixels(*file.size)
+                return _in_colours(_upright(file))
+    except Exception as error:  # damaged files make Pillow's decoders raise nearly anything
+        raise InputError(f"{shown(path)} is not a readable picture ({first_line(error)})") from None
+
+
+def check_pixels(width: int, height: int) -> None:
+    """Refuse a picture without pixels, and one of so many that it would fill the memory."""
+    whole = all(isinstance(side, int) and side > 0 for side in (width, height))
+    if not whole or width * height > MOST_PIXELS:
+        raise InputError(f"a picture of {width} x {height} pixels; allowed: 1 to {MOST_PIXELS:,} of them")
 
 
 def _upright(file: Image.Image) -> Image.Image:
@@ -56,8 +62,19 @@ def _upright(file: Image.Image) -> Image.Image:
         return file.copy()
 
 
+def _in_colours(picture: Image.Image) -> Image.Image:
+    if picture.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip rather than scale
+        picture = Image.fromarray((np.asarray(picture).astype(np.float64) / 257).round().astype(np.uint8))
+    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, (*PAPER, 255)), picture)
+    return picture.convert("RGB")
+
+
 def fit(picture: Image.Image, height: int, width: int) -> Image.Image:
     """Scale and centre-crop to the given size."""
+    for sides in (picture.size, (width, height)):
+        check_pixels(*sides)
     return ImageOps.fit(picture, (width, height), Image.Resampling.LANCZOS)
 
 
@@ -147,7 +164,7 @@ def wrap(text: str, font: ImageFont.FreeTypeFont, width: int, lines: int = 3) ->
 
 def check_output(path: str | Path) -> None:
     """Refuse a place where no picture can be written, before the work rather than after it."""
-    path = Path(path)
+    path = local_path(path)
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"cannot write {path}: allowed endings are {', '.join(ENDINGS)}")
     folder = path.absolute().parent
@@ -160,7 +177,7 @@ def check_output(path: str | Path) -> None:
 def save_image(picture: Image.Image, path: str | Path) -> Path:
     """Write a picture whole or not at all: to a temporary name first, then renamed."""
     check_output(path)
-    path = Path(path)
+    path = local_path(path)
     temporary = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -73,7 +73,7 @@ class Merged(NamedTuple):
 
     name: str
     layer: nn.Module  # PEFT's, taken out
-    original: dict[str, torch.Tensor] | None  # weight and bias before, where they were kept
+    original: dict[str, torch.Tensor] | None  # weight and bias before, where they were kept, in the host's memory
 
 
 def merge(backbone: Backbone, keep: bool = True) -> list[Merged]:
@@ -84,18 +84,29 @@ def merge(backbone: Backbone, keep: bool = True) -> list[Merged]:
     merged = []
     for name, layer in list(_layers(backbone)):
         plain = layer.get_base_layer()
-        original = {key: value.clone() for key, value in plain.state_dict().items()} if keep else None
+        original = {key: _kept(value) for key, value in plain.state_dict().items()} if keep else None
         merged.append(Merged(name, layer, original))
         layer.merge(adapter_names=list(layer.active_adapters))
         _put(backbone, name, plain)
     return merged
 
 
+def _kept(value: torch.Tensor) -> torch.Tensor:
+    """A copy beside the model, not on its GPU: it is only needed to undo."""
+    return value.detach().to("meta" if value.is_meta else "cpu", copy=True)
+
+
+@torch.no_grad()
 def unmerge(backbone: Backbone, merged: list[Merged]) -> None:
+    """Put PEFT's layers back, with the original weights. What moved the model meanwhile did not reach the adapters."""
     for name, layer, original in merged:
+        plain = layer.get_base_layer()
+        for key, value in plain.state_dict().items():
+            value.copy_(original[key])
+        layer.merged_adapters.clear()
+        cast = plain.weight.dtype if plain.weight.dtype != original["weight"].dtype else None
+        layer.to(plain.weight.device, cast)
         _put(backbone, name, layer)
-        layer.unmerge()
-        layer.get_base_layer().load_state_dict(original)
 
 
 @contextmanager

@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 import torch
 
+from rti.budget import resolve_budget
+from rti.errors import InputError, is_finite
+
 LIMIT = 1e38  # no join costs more, not even one of features that are not finite: the tree is always built to its end
 
 
@@ -42,7 +45,13 @@ def merge_tree(features: torch.Tensor, size_prior: float = 0.0, budget: int | No
     Regions of a smaller budget are unions of those of a larger one. With a `budget` the tree is only built as far as
     that budget needs.
     """
+    if not isinstance(features, torch.Tensor) or features.ndim != 3 or 0 in features.shape[:2]:
+        given = tuple(features.shape) if isinstance(features, torch.Tensor) else type(features).__name__
+        raise InputError(f"features of shape {given}; allowed: a tensor (batch, patches, channels)")
+    if not is_finite(size_prior):
+        raise InputError(f"size_prior must be a finite number, got {size_prior!r}")
     batch, patches, _ = features.shape
+    budget = None if budget is None else resolve_budget(budget, patches)
     device = features.device
     # By the position at a run's end. The last of an image ends no boundary; it is dropped at the end.
     heights = torch.full((batch * patches,), torch.inf, device=device)
@@ -54,7 +63,7 @@ def merge_tree(features: torch.Tensor, size_prior: float = 0.0, budget: int | No
     end = torch.arange(batch * patches, device=device)
     runs = torch.stack([column.flatten() for column in _single_patches(batch, patches, device)])
     # A table, since a vectorised power rounds by where in the batch a run stands.
-    growth = torch.arange(2 * patches + 1, dtype=torch.float64).pow(size_prior).float().to(device)
+    growth = torch.arange(2 * patches + 1, dtype=torch.float64).pow(float(size_prior)).float().to(device)
 
     while len(end) > batch:
         size, above, wall, tie = runs

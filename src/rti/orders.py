@@ -14,6 +14,7 @@ import torch
 
 from rti.errors import InputError
 
+MOST_PATCHES = 2**20  # the walk over more takes minutes
 Vector = tuple[int, int]  # (rows, columns)
 
 
@@ -22,11 +23,13 @@ def order(name: str, height: int, width: int) -> tuple[torch.Tensor, torch.Tenso
 
     `order[j]` is the row-major patch at position j of the walk; `inverse[i]` is the position of patch i.
     """
-    if name not in ORDERS:
+    if not isinstance(name, str) or name not in ORDERS:
         raise InputError(f"unknown order {name!r}; allowed: {', '.join(ORDERS)}")
     for side, value in (("height", height), ("width", width)):
         if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
             raise InputError(f"{side} of the grid must be a whole number of at least 1, got {value!r}")
+    if int(height) * int(width) > MOST_PATCHES:
+        raise InputError(f"a grid of {height} x {width} patches is too large; allowed: {MOST_PATCHES:,} patches")
     walk = torch.tensor(_walk(name, int(height), int(width)))
     return walk, torch.argsort(walk)
 

@@ -9,9 +9,11 @@ import torch
 from PIL import Image
 
 from rti.backbones.layers import patchify
+from rti.budget import Budget, resolve_budget
 from rti.config import CUT_NAMES
 from rti.errors import InputError
-from rti.images import fit, open_image, to_tensor
+from rti.images import check_pixels, fit, open_image, to_tensor
+from rti.orders import MOST_PATCHES
 from rti.orders import order as make_order
 from rti.partition import partition
 from rti.probes.measures import explained_variance
@@ -31,22 +33,27 @@ class PhotographRegions:
 
 def load_photograph(path: str | Path, size: int, patch: int) -> tuple[Image.Image, tuple[int, int]]:
     """A picture whose longer side is `size`, cropped to whole patches, and its grid of patches."""
-    if patch < 1 or size < patch:
+    whole = all(isinstance(value, int) for value in (patch, size))
+    if not whole or patch < 1 or size < patch:
         raise InputError(f"patch {patch} and size {size} are not usable; allowed: 1 <= patch <= size")
+    check_pixels(size, 1)
     picture = open_image(path)
     scale = size / max(picture.size)
     rows, columns = (max(1, round(side * scale / patch)) for side in (picture.height, picture.width))
+    if rows * columns > MOST_PATCHES:
+        raise InputError(f"size {size} and patch {patch} give {rows * columns:,} patches; allowed: {MOST_PATCHES:,}")
     return fit(picture, rows * patch, columns * patch), (rows, columns)
 
 
 def cut_photograph(
-    picture: Image.Image, grid: tuple[int, int], patch: int, budget: int, cuts: str, order: str
+    picture: Image.Image, grid: tuple[int, int], patch: int, budget: Budget, cuts: str, order: str
 ) -> PhotographRegions:
     """Cut a picture into `budget` regions by the pixels of its patches."""
-    if cuts not in CUT_NAMES:
+    if not isinstance(cuts, str) or cuts not in CUT_NAMES:
         raise InputError(f"cuts {cuts!r} is unknown; allowed: {', '.join(CUT_NAMES)}")
     walk, position = make_order(order, *grid)
     pixels = patchify(to_tensor(picture), patch)[:, walk]
+    budget = resolve_budget(budget, len(walk))
     along_walk = partition(pixels, budget, cuts, SIZE_PRIOR)
     even = partition(pixels, budget, "fixed")
     sizes = along_walk[0].bincount()

@@ -16,9 +16,10 @@ from PIL import Image
 from rti.adapter import adapter_folder, load
 from rti.backbones import load_backbone
 from rti.backbones.base import Backbone, Condition
-from rti.budget import Budget, Schedule
+from rti.backbones.loading import check_device, check_dtype
+from rti.budget import Budget, Schedule, is_dense, resolve_schedule
 from rti.core import ElasticModel
-from rti.errors import InputError
+from rti.errors import InputError, UnsupportedModelError
 from rti.flow import draw_noise, interpolate, time_grid
 from rti.images import fit, to_pil, to_tensor
 from rti.int8 import quantise
@@ -26,6 +27,7 @@ from rti.sampling import sample
 from rti.text import TextEncoder, load_text_encoder, text_encoder_of
 
 OUTPUT_TYPES = ("pil", "np", "pt")
+STRENGTH = 0.8  # of image-to-image, as in diffusers
 
 
 @dataclass
@@ -42,6 +44,12 @@ class Pipeline:
     """
 
     def __init__(self, model: ElasticModel | Backbone, text_encoder: TextEncoder | None = None):
+        if not isinstance(getattr(model, "_orig_mod", model), (ElasticModel, Backbone)):
+            raise UnsupportedModelError(
+                f"a pipeline of a {type(model).__name__}; allowed: a model of rti.load_backbone, rti.attach or rti.load"
+            )
+        if text_encoder is not None and not callable(text_encoder):
+            raise InputError(f"text_encoder {text_encoder!r} cannot be called; allowed: a text encoder, or none")
         self.model, self._text_encoder = model, text_encoder
         self._text_source: tuple[Any, torch.dtype] | None = None
 
@@ -52,9 +60,10 @@ class Pipeline:
         adapter: str | Path | None = None,
         size: str | None = None,
         text_encoder: TextEncoder | str | Path | None = None,
-        torch_dtype: torch.dtype = torch.float32,
+        torch_dtype: torch.dtype | None = None,
         device: str | torch.device = "cpu",
         merge: bool = True,
+        dtype: torch.dtype | None = None,
         **options: Any,
     ) -> Pipeline:
         """From an adapter (a folder or a repository, which knows its backbone), or a backbone with or without one.
@@ -62,8 +71,13 @@ class Pipeline:
         A model that ships with rti, such as "scenes", comes with its adapter.
 
         `text_encoder` replaces the one the checkpoint names; it is loaded when first needed. With `merge` the LoRA is
-        folded into the weights, which is faster. `options` go to `rti.load_backbone`, such as init="random".
+        folded into the weights, which is faster. `dtype` and `torch_dtype` are the two spellings of diffusers for one
+        thing, by default float32. `options` go to `rti.load_backbone`, such as init="random".
         """
+        if dtype is not None and torch_dtype is not None and dtype is not torch_dtype:
+            raise InputError(f"dtype {dtype!r} and torch_dtype {torch_dtype!r} given; they are one thing, give one")
+        torch_dtype = next((given for given in (dtype, torch_dtype) if given is not None), torch.float32)
+        check_dtype(torch_dtype)
         if adapter is not None:
             backbone = load_backbone(source, size=size, dtype=torch_dtype, device=device, **options)
             model = load(adapter, backbone)
@@ -74,7 +88,7 @@ class Pipeline:
         if merge and isinstance(model, ElasticModel):
             model.merge()
         pipe = cls(model, text_encoder if callable(text_encoder) else None)
-        pipe._text_source = (text_encoder or text_encoder_of(pipe.backbone), torch_dtype)
+        pipe._text_source = (text_encoder_of(pipe.backbone) if text_encoder is None else text_encoder, torch_dtype)
         return pipe
 
     @property
@@ -96,11 +110,23 @@ class Pipeline:
             self._text_encoder = load_text_encoder(source, dtype, self.backbone.device)
         return self._text_encoder
 
-    def to(self, device: str | torch.device) -> Pipeline:
-        self.model.to(device)
+    def to(self, *places: Any, device: Any = None, dtype: torch.dtype | None = None) -> Pipeline:
+        """Move the model and its text encoder to a device, a dtype, or both, in either order as in diffusers."""
+        for place in places:
+            if isinstance(place, torch.dtype):
+                dtype = place
+            else:
+                device = place
+        if device is not None:
+            check_device(device)
+        if dtype is not None:
+            check_dtype(dtype)
         encoder = getattr(self._text_encoder, "encoder", self._text_encoder)
-        if isinstance(encoder, torch.nn.Module):
-            encoder.to(device)
+        for module in (self.model, encoder):
+            if isinstance(module, torch.nn.Module):
+                module.to(device=device, dtype=dtype)
+        if self._text_source is not None and dtype is not None:  # for when it is loaded
+            self._text_source = (self._text_source[0], dtype)
         return self
 
     @contextmanager
@@ -146,7 +172,7 @@ class Pipeline:
         num_images_per_prompt: int = 1,
         batch_size: int | None = None,
         image: Image.Image | torch.Tensor | None = None,
-        strength: float = 0.8,
+        strength: float | None = None,
         output_type: str = "pil",
         callback_on_step_end: Callable[[Pipeline, int, float, dict[str, torch.Tensor]], Any] | None = None,
         return_regions: bool = False,
@@ -155,12 +181,15 @@ class Pipeline:
     ) -> PipelineOutput:
         """Pictures for prompts (MiniT2I) or labels (JiT); a label may also be given in the prompt's place.
 
-        budget: region tokens in the core, as a number, a share of the patches, or a function of the step; None for all.
+        budget: region tokens in the core, as a number, a share of the patches (0.25 or "25%"), a list with one for each
+            step, or a function of the step. None or "dense" is the frozen backbone without the adapter, as everywhere;
+            1.0 is the adapter with as many regions as there are patches.
         guidance_budget: that of the unconditional branch of guidance; None for the same.
         text_budget: text tokens in the trunk, as a number or a share; None for all. It needs an adapter trained for it.
-        dense: leave the adapter out and run the frozen backbone.
+        dense: the same as the budget "dense".
         generator: one per picture, or one that draws the noise of all pictures in turn.
-        image, strength: start from this picture instead of noise; a strength of 1 forgets it, 0.1 changes little.
+        image, strength: start from this picture instead of noise; a strength of 1 forgets it, 0.1 changes little, and
+            0.8 is the default.
         batch_size: how many pictures to make at a time; it never changes a picture.
         callback_on_step_end: called as diffusers does, with the pipeline, the step, its time, and a dict of "latents"
             (here the picture so far) and "estimate" (the clean picture predicted). A dict it gives back may hold other
@@ -168,15 +197,28 @@ class Pipeline:
         return_regions: also give back the regions of the last step.
         lenient: leave words out that the text encoder does not know, with a warning, instead of refusing the prompt.
         """
-        if output_type not in OUTPUT_TYPES:
+        if not isinstance(output_type, str) or output_type not in OUTPUT_TYPES:
             raise InputError(f"output_type {output_type!r} is unknown; allowed: {', '.join(OUTPUT_TYPES)}")
+        switches = {"dense": dense, "return_regions": return_regions, "lenient": lenient, "progress": progress}
+        for name, value in switches.items():
+            if not isinstance(value, bool):
+                raise InputError(f"{name} must be true or false, got {value!r}")
         _check_count("num_images_per_prompt", num_images_per_prompt)
         if batch_size is not None:
             _check_count("batch_size", batch_size)
+        if strength is not None and image is None:
+            raise InputError(f"strength {strength!r} given without an image to start from; give image= as well")
+        if callback_on_step_end is not None and not callable(callback_on_step_end):
+            raise InputError(f"callback_on_step_end {callback_on_step_end!r} cannot be called; give a function")
+        if is_dense(budget):
+            budget, dense = None, True
         budgets = {"budget": budget, "guidance_budget": guidance_budget, "text_budget": text_budget}
         for name, value in budgets.items() if dense else ():
             if value is not None:
-                raise InputError(f"{name} {value!r} and dense given; the frozen backbone has no budget")
+                raise InputError(
+                    f"{name} {value!r} given, but the frozen backbone has none; "
+                    "leave dense out, and give a budget such as 0.25, or 1.0 for all patches"
+                )
         if return_regions and (dense or self.elastic is None):
             raise InputError(
                 "return_regions given, but the frozen backbone has no regions; leave it out, or give a budget"
@@ -187,8 +229,11 @@ class Pipeline:
             noise = self._noise(count, generator)
             state, start = noise, 0
             steps = self.backbone.flow.steps if num_inference_steps is None else num_inference_steps
+            time_grid(steps)
+            if not dense and self.elastic is not None:
+                budgets["budget"] = resolve_schedule(budget, steps, self.backbone.patches)  # a function is asked once
             if image is not None:
-                state, start = self._start_from(image, strength, noise, steps)
+                state, start = self._start_from(image, STRENGTH if strength is None else strength, noise, steps)
             size = batch_size or count
             parts, regions = [], []
             for first in range(0, count, size):
@@ -209,7 +254,7 @@ class Pipeline:
                     )
                 )
                 if return_regions:
-                    last = budget(steps - 1) if callable(budget) else budget
+                    last = budgets["budget"][-1]
                     regions.append(
                         model.regions(watcher.state, watcher.time, some, last, watcher.estimate, text_budget)
                     )
@@ -232,11 +277,12 @@ class Pipeline:
             condition = backbone.condition(text=states.to(backbone.device), mask=mask.to(backbone.device))
         else:
             given = [value for value in (prompt, label) if value is not None]
-            labels = list(given[0]) if given and isinstance(given[0], (list, tuple, torch.Tensor)) else given
+            several = given and isinstance(given[0], (list, tuple, torch.Tensor, np.ndarray)) and np.ndim(given[0])
+            labels = list(given[0]) if several else given
             if len(given) > 1 or not labels or any(isinstance(one, (bool, str, float)) for one in labels):
                 shown = given[0] if len(given) == 1 else tuple(given) or None
                 raise InputError(f"{type(backbone).__name__} draws from a class label, a whole number; got {shown!r}")
-            condition = backbone.condition(labels=torch.tensor(labels))
+            condition = backbone.condition(labels=labels)
         index = torch.arange(len(condition), device=backbone.device).repeat_interleave(repeats)
         return backbone.prepare(condition)[index]
 
@@ -246,6 +292,8 @@ class Pipeline:
         if not isinstance(generator, (torch.Generator, list, tuple)):
             raise InputError(f"generator must be a torch.Generator or a list of them, got {generator!r}")
         generators = [generator] * count if isinstance(generator, torch.Generator) else list(generator)
+        if not all(isinstance(one, torch.Generator) for one in generators):
+            raise InputError(f"generator must be a torch.Generator or a list of them, got {generator!r}")
         if len(generators) != count:
             raise InputError(f"{len(generators)} generators for {count} pictures; give one per picture, or one for all")
         backbone = self.backbone
@@ -254,13 +302,15 @@ class Pipeline:
 
     def _start_from(self, image: Any, strength: float, noise: torch.Tensor, steps: int) -> tuple[torch.Tensor, int]:
         """The state at the step that leaves `strength` of the trajectory to go."""
-        if not 0.0 < strength <= 1.0:
+        if isinstance(strength, bool) or not isinstance(strength, (int, float)) or not 0.0 < strength <= 1.0:
             raise InputError(f"strength must be in (0, 1], got {strength!r}")
         times = time_grid(steps)
         if isinstance(image, Image.Image):
             image = to_tensor(fit(image.convert("RGB"), *self.backbone.image_size))
         if not isinstance(image, torch.Tensor):
             raise InputError(f"image must be a PIL image or a tensor, got {image!r}")
+        if not image.is_floating_point():
+            raise InputError(f"image is a tensor of {image.dtype}; allowed: floating-point numbers in [-1, 1]")
         if image.ndim != 4 or tuple(image.shape[1:]) != tuple(noise.shape[1:]) or len(image) not in (1, len(noise)):
             raise InputError(
                 f"image of shape {tuple(image.shape)} does not fit; allowed: {tuple(noise.shape)} in [-1, 1]"

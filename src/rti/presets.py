@@ -156,4 +156,6 @@ def get_preset(name: str, size: str | None) -> Preset:
 
 
 def _squash(name: str) -> str:
+    if not isinstance(name, str):
+        raise InputError(f"{name!r} is no name of a model or of a size; models: {', '.join(PRESETS)}")
     return "".join(character for character in name.lower() if character.isalnum())

@@ -15,7 +15,7 @@ from torch import nn
 
 from rti.backbones.base import Condition, FlowSettings
 from rti.budget import Budget, Schedule, resolve_schedule
-from rti.errors import InputError
+from rti.errors import InputError, UnsupportedModelError, is_finite
 from rti.flow import time_grid, velocity
 
 Velocity = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # (x, t, step) -> dx/dt
@@ -126,13 +126,22 @@ def sample(
     each step; it may give back another state to go on with, or raise to stop.
     """
     backbone = getattr(model, "backbone", model)
-    flow = backbone.flow
-    solver = solver or flow.sampler
-    if solver not in SOLVERS:
+    flow = getattr(backbone, "flow", None)
+    if not isinstance(flow, FlowSettings):
+        raise UnsupportedModelError(
+            f"cannot sample from a {type(model).__name__}; allowed: a backbone, or one attached"
+        )
+    backbone.check(noise, 0.0, condition)
+    if not isinstance(progress, bool):
+        raise InputError(f"progress must be true or false, got {progress!r}")
+    if callback is not None and not callable(callback):
+        raise InputError(f"callback {callback!r} cannot be called; give a function")
+    solver = flow.sampler if solver is None else solver
+    if not isinstance(solver, str) or solver not in SOLVERS:
         raise InputError(f"unknown solver {solver!r}; allowed: {', '.join(SOLVERS)}")
     times = time_grid(flow.steps if steps is None else steps)
     count = len(times) - 1
-    if not 0 <= start < count:
+    if not isinstance(start, int) or not 0 <= start < count:
         raise InputError(f"start {start} is outside the {count} steps")
     budgets = guidance_budgets = None
     if backbone is not model:
@@ -164,9 +173,10 @@ def _same_kind(state: Any, before: torch.Tensor) -> torch.Tensor:
 
 
 def _check_guidance(scale: Any, interval: Any) -> None:
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale):
+    if not is_finite(scale):
         raise InputError(f"guidance scale {scale!r} is not usable; allowed: a finite number, 1 for none")
-    if not isinstance(interval, (tuple, list)) or len(interval) != 2 or not 0 <= interval[0] < interval[1]:
+    two = isinstance(interval, (tuple, list)) and len(interval) == 2
+    if not two or not all(is_finite(end) or end == math.inf for end in interval) or not 0 <= interval[0] < interval[1]:
         raise InputError(f"guidance interval {interval!r} is not usable; allowed: (from, to) with 0 <= from < to")
 
 

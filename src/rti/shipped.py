@@ -12,6 +12,8 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+from rti.files import local_path
+
 MODELS = Path(__file__).parent / "models"
 DEFAULT = "scenes"
 
@@ -46,7 +48,7 @@ def shipped(name: str | Path) -> Path | None:
 
     As for presets, a folder of that name in the working folder comes first, if it holds a model; a warning says so.
     """
-    folder, own = find_shipped(name), Path(name).expanduser()
+    own, folder = local_path(name), find_shipped(name)
     if folder is None or not own.exists() or own.samefile(folder):
         return folder
     if any((own / mark).is_file() for mark in _MARKS):

@@ -21,6 +21,8 @@ def clock(device: torch.device) -> float:
     """The time, once the device has done what it was told."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
     return time.perf_counter()
 
 

@@ -11,6 +11,7 @@ import torch
 from rti.backbones.base import Backbone
 from rti.backbones.checkpoint import read_json
 from rti.errors import InputError
+from rti.files import in_one_line, local_path
 from rti.shipped import find_shipped
 
 WORDS = "rti-words"  # the kind of encoder that has one vector per word, see rti.scenes.encoder
@@ -40,11 +41,12 @@ def load_text_encoder(
     source: str | Path, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
 ) -> TextEncoder:
     """The text encoder of a checkpoint folder, whichever kind it is, or a T5 by its name on the hub."""
-    config = Path(source) / "text_encoder" / "config.json"
+    config = local_path(source) / "text_encoder" / "config.json"
     if config.is_file() and read_json(config).get("kind") == WORDS:
         from rti.scenes.encoder import WordEncoder
 
-        return WordEncoder.from_pretrained(config.parent).to(device, dtype)
+        with in_one_line(f"cannot load the text encoder {source}"):
+            return WordEncoder.from_pretrained(config.parent).to(device, dtype)
     return T5TextEncoder.from_pretrained(source, dtype, device)
 
 
@@ -61,20 +63,17 @@ class T5TextEncoder:
         """From the hub, or from a folder: a T5, or a pipeline's with `text_encoder` and `tokenizer` in it."""
         from transformers import AutoTokenizer, T5EncoderModel
 
-        folder = Path(source)
+        folder = local_path(source)
         if folder.exists() and not folder.is_dir():
             raise InputError(f"text encoder {source} is a file; allowed: a folder, or a name on the hub")
         encoder, tokenizer = (folder / "text_encoder", folder / "tokenizer") if folder.is_dir() else (source, source)
         if folder.is_dir() and not encoder.is_dir():
             encoder = tokenizer = folder
-        try:
+        with in_one_line(f"cannot load the text encoder {source}"):
             return cls(
                 AutoTokenizer.from_pretrained(tokenizer),
                 T5EncoderModel.from_pretrained(encoder, use_safetensors=True).to(device, dtype).eval(),
             )
-        except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise InputError(f"cannot load the text encoder {source}: {reason}") from None
 
     def to(self, device: str | torch.device) -> T5TextEncoder:
         self.encoder.to(device)

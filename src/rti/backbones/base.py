@@ -14,7 +14,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from rti.errors import InputError
+from rti.errors import InputError, check_finite, check_whole
+from rti.flow import MOST_STEPS
+
+MOST_BLOCKS, WIDEST = 1000, 2**20  # of any model: a config of more is damaged, or is there to fill the memory
+MOST_TABLE = 2**25  # numbers in a table of positions, which no checkpoint holds: patches or text tokens times channels
 
 
 class Tokens(NamedTuple):
@@ -73,6 +77,18 @@ class FlowSettings:
     guidance_scale: float
     guidance_interval: tuple[float, float]
     time_floor: float = 0.05  # 1 - t is never taken to be smaller
+
+    def __post_init__(self):
+        if self.sampler not in ("euler", "heun"):
+            raise InputError(f"sampler {self.sampler!r} is unknown; allowed: euler, heun")
+        check_whole("sampling steps", self.steps, MOST_STEPS)
+        interval = self.guidance_interval
+        if not isinstance(interval, tuple) or len(interval) != 2:
+            raise InputError(f"guidance interval {interval!r} is not usable; allowed: (from, to)")
+        for name in ("noise_scale", "guidance_scale", "time_floor"):
+            check_finite(name, getattr(self, name))
+        for end in interval:
+            check_finite("guidance interval", end)
 
 
 class Backbone(nn.Module):
@@ -210,6 +226,9 @@ class Backbone(nn.Module):
     def check(self, x: torch.Tensor, t: Any, condition: Condition) -> tuple[torch.Tensor, torch.Tensor]:
         """Refuse an image that does not fit, and give every image its time."""
         height, width = self.image_size
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            given = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
+            raise InputError(f"image batch is a {given}; allowed: a tensor of floating-point numbers")
         if x.ndim != 4 or tuple(x.shape[1:]) != (self.channels, height, width):
             raise InputError(
                 f"image batch of shape {tuple(x.shape)} does not fit this checkpoint: "
@@ -223,15 +242,29 @@ class Backbone(nn.Module):
             )
         if len(condition) != len(x):
             raise InputError(f"{len(x)} images but {len(condition)} conditions; give one condition per image")
-        t = torch.as_tensor(t, dtype=torch.float32, device=x.device)
+        try:
+            t = torch.as_tensor(t, dtype=torch.float32, device=x.device)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            raise InputError(f"time is a {type(t).__name__}; give one number, or one per image") from None
         if t.ndim > 1 or (t.ndim == 1 and len(t) != len(x)):
             raise InputError(f"time of shape {tuple(t.shape)} for {len(x)} images; give one number, or one per image")
         return x, t.expand(len(x))
 
 
+def check_table(name: str, length: int, width: int) -> None:
+    """Refuse sizes whose table of positions would fill the memory, before it is made."""
+    if length * width > MOST_TABLE:
+        raise InputError(f"{name} {length} of {width} channels is too large; allowed: {MOST_TABLE} numbers")
+
+
 def grid_of(image_size: int | Sequence[int], patch_size: int) -> tuple[int, int]:
     """Rows and columns of patches of an image."""
-    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    sides = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if not isinstance(sides, (tuple, list)) or len(sides) != 2:
+        raise InputError(f"image size {image_size!r} is not usable; allowed: a number of pixels, or (height, width)")
+    height, width = sides
+    for name, value in (("height", height), ("width", width), ("patch_size", patch_size)):
+        check_whole(name, value, WIDEST, least=-WIDEST)
     if patch_size < 1 or height < 1 or width < 1 or height % patch_size or width % patch_size:
         raise InputError(
             f"image of {height} x {width} pixels does not divide into patches of {patch_size} x {patch_size}"

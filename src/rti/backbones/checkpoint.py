@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import json
+import mmap
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from rti.errors import InputError, UnsupportedModelError
+from rti.files import first_line, read_json, require_regular
+
+__all__ = ["PICKLES", "SAFETENSORS", "State", "fill", "mismatches", "read_json", "read_state", "require_match"]
+__all__ += ["without_wrapper"]
 
 State = dict[str, torch.Tensor]
 SAFETENSORS, PICKLES = (".safetensors",), (".pth", ".pt", ".ckpt", ".bin")
 PREFIXES = ("model.net.", "module.net.", "net.", "module.", "model.")
+MOST_TENSORS = 20_000  # in one file; the largest release has some hundreds
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)  # that weights can be loaded in
+
+_ZEROS = b"\nbytearray\n"  # the only way a pickle that torch reads can name it
 
 
 def read_state(path: Path) -> tuple[State, dict[str, Any]]:
-    """Weights of a checkpoint file without the wrapper's prefix, and the settings stored along with them."""
+    """Weights of a checkpoint file, and the settings stored along with them."""
     if path.suffix in SAFETENSORS:
         state, settings = _read_safetensors(path), {}
     elif path.name.endswith(".safetensors.index.json"):
@@ -31,24 +39,37 @@ def read_state(path: Path) -> tuple[State, dict[str, Any]]:
     else:
         allowed = ", ".join(SAFETENSORS + PICKLES)
         raise UnsupportedModelError(f"{path} is not a checkpoint file; allowed endings: {allowed}")
-    for prefix in PREFIXES:
-        if all(key.startswith(prefix) for key in state):
-            return {key.removeprefix(prefix): value for key, value in state.items()}, settings
     return state, settings
 
 
+def without_wrapper(state: State) -> State:
+    """The weights of a backbone, which releases wrap in one module or another, without the wrapper's prefix."""
+    for prefix in PREFIXES:
+        if all(key.startswith(prefix) for key in state):
+            return {key.removeprefix(prefix): value for key, value in state.items()}
+    return state
+
+
 def _read_safetensors(path: Path) -> State:
+    require_regular(path)
     try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(f"{path} is truncated or not a safetensors file ({_first_line(error)})") from None
+        with safe_open(path, "pt") as file:
+            names = file.keys()
+            if len(names) > MOST_TENSORS:
+                raise InputError(f"{path} holds {len(names):,} tensors; allowed: {MOST_TENSORS:,}")
+            return {name: file.get_tensor(name) for name in names}
+    except InputError:
+        raise
+    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
+        raise InputError(f"{path} is truncated or not a safetensors file ({first_line(error)})") from None
 
 
 def _read_shards(index: Path) -> State:
     state: State = {}
-    for name in sorted(set(read_json(index).get("weight_map", {}).values())):
+    places = read_json(index).get("weight_map", {})
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise InputError(f"{index} is no index of shards; expected a weight_map from keys to names of files")
+    for name in sorted(set(places.values())):
         if Path(name).name != name:
             raise InputError(f"{index} names a shard outside its folder: {name}")
         state |= _read_safetensors(index.parent / name)
@@ -57,7 +78,9 @@ def _read_shards(index: Path) -> State:
 
 def _read_torch(path: Path) -> tuple[State, dict[str, Any]]:
     """A PyTorch file, by the unpickler that builds tensors and plain values only, plus the release's `args`."""
+    require_regular(path)
     try:
+        _check_small(path)
         with torch.serialization.safe_globals([argparse.Namespace]):
             try:
                 content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -65,41 +88,46 @@ def _read_torch(path: Path) -> tuple[State, dict[str, Any]]:
                 if "mmap" not in str(error):
                     raise
                 content = torch.load(path, map_location="cpu", weights_only=True)  # the format before torch 1.6
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
+    except InputError:
+        raise
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{path} was refused: it is broken or wants to run code, and only tensors are read ({_first_line(error)})"
+            f"{path} was refused: it is broken or wants to run code, and only tensors are read ({first_line(error)})"
         ) from None
     except Exception as error:  # a file of unknown origin may fail in any way
-        raise InputError(f"{path} is truncated or not a PyTorch checkpoint ({_first_line(error)})") from None
+        raise InputError(f"{path} is truncated or not a PyTorch checkpoint ({first_line(error)})") from None
 
     if not isinstance(content, dict):
         raise UnsupportedModelError(f"{path} holds a {type(content).__name__}; expected a dict of weights")
     settings = vars(content["args"]) if isinstance(content.get("args"), argparse.Namespace) else {}
     state = next((content[key] for key in ("model_ema1", "model", "state_dict") if key in content), content)
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+    if not isinstance(state, dict) or not all(map(_is_weight, state.keys(), state.values())):
         raise UnsupportedModelError(
             f"{path} holds no weights; expected tensors, or a dict with 'model_ema1' or 'model'"
         )
     return dict(state), settings
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:160] if lines else type(error).__name__
+def _check_small(path: Path) -> None:
+    """Refuse a PyTorch file that is small and would fill the memory: by packed entries, of which torch writes none, or
+    by asking for an array of zeros, the one thing of any size that torch's unpickler makes."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            packed = any(one.compress_type or one.file_size > one.compress_size for one in entries)
+            zeros = not packed and any(_ZEROS in archive.read(one) for one in entries if one.filename.endswith(".pkl"))
+    else:  # the format before torch 1.6
+        packed = False
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            zeros = content.find(_ZEROS) >= 0
+    if packed or zeros:
+        raise InputError(f"{path} was refused: it holds {'packed entries' if packed else 'a bytearray'}, not tensors")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} is not readable JSON ({_first_line(error)})") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path} must hold a JSON object, not a {type(content).__name__}")
-    return content
+def _is_weight(key: Any, value: Any) -> bool:
+    """A plain tensor in memory, by its name."""
+    plain = isinstance(value, torch.Tensor) and value.layout == torch.strided and value.device.type == "cpu"
+    return plain and isinstance(key, str)
 
 
 def mismatches(expected: State, state: State) -> list[str]:

@@ -10,9 +10,18 @@ import torch.nn.functional as F
 from torch import nn
 
 from rti.backbones import layers
-from rti.backbones.base import Backbone, Condition, FlowSettings, Tokens, grid_of
+from rti.backbones.base import (
+    MOST_BLOCKS,
+    WIDEST,
+    Backbone,
+    Condition,
+    FlowSettings,
+    Tokens,
+    check_table,
+    grid_of,
+)
 from rti.backbones.layers import FloatTable, PatchEmbed, RMSNorm, TimeEmbed, attention
-from rti.errors import InputError
+from rti.errors import InputError, check_finite, check_whole
 
 
 @dataclass(frozen=True)
@@ -38,15 +47,20 @@ class JiTConfig:
     patch_spacing: float = 1.0  # distance of neighbouring patches in the position tables, for training at half size
 
     def __post_init__(self):
+        for name in ("in_channels", "hidden_size", "num_heads", "bottleneck_dim", "num_classes"):
+            check_whole(name, getattr(self, name), WIDEST)
+        check_whole("depth", self.depth, MOST_BLOCKS)
+        for name in ("mlp_ratio", "patch_spacing"):
+            check_finite(name, getattr(self, name))
         if self.hidden_size % self.num_heads or (self.hidden_size // self.num_heads) % 4:
             raise InputError(
                 f"hidden_size {self.hidden_size} must split into {self.num_heads} heads of a multiple of 4 channels"
             )
-        if self.in_context_len < 0 or self.in_context_start < 0:
-            raise InputError(
-                f"in_context_len {self.in_context_len} and in_context_start {self.in_context_start} must be >= 0"
-            )
-        grid_of(self.input_size, self.patch_size)
+        for name in ("in_context_len", "in_context_start"):
+            check_whole(name, getattr(self, name), WIDEST, least=0)
+        rows, columns = grid_of(self.input_size, self.patch_size)
+        check_table("patches", rows * columns, self.hidden_size)
+        check_table("in_context_len", self.in_context_len, self.hidden_size)
         if not self.patch_spacing > 0:
             raise InputError(f"patch_spacing must be above 0, got {self.patch_spacing!r}")
 
@@ -193,7 +207,7 @@ class JiT(Backbone):
         """Class labels (B,), from 0 to num_classes - 1, or num_classes for no class."""
         try:
             labels = torch.as_tensor(labels)
-        except (TypeError, ValueError, RuntimeError):
+        except (TypeError, ValueError, RuntimeError, OverflowError):
             raise InputError(f"labels must be a list of whole numbers, got {labels!r}") from None
         classes = self.config.num_classes
         if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:

@@ -9,10 +9,21 @@ from typing import Any
 import torch
 
 from rti.backbones.base import Backbone
-from rti.backbones.checkpoint import PICKLES, SAFETENSORS, State, fill, mismatches, read_json, read_state
+from rti.backbones.checkpoint import (
+    DTYPES,
+    PICKLES,
+    SAFETENSORS,
+    State,
+    fill,
+    mismatches,
+    read_json,
+    read_state,
+    without_wrapper,
+)
 from rti.backbones.jit import JiT
 from rti.backbones.minit2i import MiniT2I
 from rti.errors import InputError, UnsupportedModelError
+from rti.files import first_line, local_path
 from rti.hub import fetch, is_repository_name
 from rti.presets import PRESETS, Preset, find_preset, get_preset, sizes_of
 from rti.shipped import shipped, shipped_name, shipped_names
@@ -35,9 +46,14 @@ def load_backbone(
     file that does not say. With init="random" the preset is built with random weights from `seed` instead, for
     benchmarks.
     """
-    if init not in (None, "random"):
+    if size is not None and not isinstance(size, str):
+        raise InputError(f"size {size!r} is unknown; allowed: a name such as 'b16', or none")
+    if init is not None and not (isinstance(init, str) and init == "random"):
         raise InputError(f"init {init!r} is unknown; allowed: 'random', or none to load weights")
-    _check_device(device)
+    check_device(device)
+    check_dtype(dtype)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise InputError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
     if init == "random":
         preset = get_preset(str(source), size)
         backbone = build(preset.family, preset.sizes)
@@ -50,12 +66,17 @@ def load_backbone(
     return backbone.to(device).eval()
 
 
-def _check_device(device: str | torch.device) -> None:
+def check_device(device: str | torch.device) -> None:
     """Refuse a device that is not there, before anything is read."""
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"device {str(device)!r} is not usable here: {str(error).splitlines()[0]}") from None
+        torch.empty(0, device=torch.device(device))
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
+        raise InputError(f"device {str(device)!r} is not usable here: {first_line(error)}") from None
+
+
+def check_dtype(dtype: torch.dtype) -> None:
+    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
+        raise InputError(f"dtype {dtype!r} is not usable; allowed: {', '.join(map(str, DTYPES))}")
 
 
 def build(family: str, sizes: dict[str, Any]) -> Backbone:
@@ -82,7 +103,7 @@ def randomise(backbone: Backbone, seed: int, dtype: torch.dtype) -> None:
 
 def _locate(source: str | Path, size: str | None) -> tuple[Path, dict[str, Any]]:
     """A local path for `source`, and what to remember so that an adapter finds its backbone again."""
-    path = shipped(source) or Path(source).expanduser()
+    path = shipped(source) or local_path(source)
     if path.exists():
         # A shipped model by its name: the package may lie elsewhere when the adapter is loaded.
         return path, {"source": shipped_name(path) or str(path.resolve())} | ({"size": size} if size else {})
@@ -125,6 +146,7 @@ def _load_path(path: Path, size: str | None, dtype: torch.dtype) -> Backbone:
     if sizes is not None and described is None:
         raise UnsupportedModelError(f"{config} describes none of the supported models ({', '.join(FAMILIES)})")
     state, settings = read_state(weights)
+    state = without_wrapper(state)
     family = next((name for name, module in FAMILIES.items() if module.weight_marker in state), None)
     if family is None:
         raise UnsupportedModelError(f"{weights} holds none of the supported models ({', '.join(FAMILIES)})")
@@ -132,11 +154,9 @@ def _load_path(path: Path, size: str | None, dtype: torch.dtype) -> Backbone:
         raise InputError(f"{config} describes {described}, but {weights.name} holds {family}")
     try:
         backbone = build(family, _sizes(family, state, settings, size, weights) if sizes is None else sizes)
-    except InputError:
-        raise
     except Exception as error:  # values of unknown origin may fail in any way
-        reason = " ".join(str(error).split())[:160]
-        raise InputError(f"{config if sizes else weights} is not usable: {reason or type(error).__name__}") from None
+        reason = str(error) if isinstance(error, InputError) else first_line(error)
+        raise InputError(f"{config if sizes else weights} is not usable: {reason}") from None
     fill(backbone, state, dtype, str(weights))
     if size is not None:
         _check_size(backbone, get_preset(family, size), str(weights))

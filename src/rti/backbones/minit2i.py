@@ -13,9 +13,18 @@ import torch.nn.functional as F
 from torch import nn
 
 from rti.backbones import layers
-from rti.backbones.base import Backbone, Condition, FlowSettings, Tokens, grid_of
+from rti.backbones.base import (
+    MOST_BLOCKS,
+    WIDEST,
+    Backbone,
+    Condition,
+    FlowSettings,
+    Tokens,
+    check_table,
+    grid_of,
+)
 from rti.backbones.layers import FloatTable, PatchEmbed, RMSNorm, TimeEmbed, attention
-from rti.errors import InputError
+from rti.errors import InputError, check_finite, check_whole
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,14 @@ class MiniT2IConfig:
     patch_spacing: float = 1.0  # distance of neighbouring patches in the position tables, for training at half size
 
     def __post_init__(self):
+        for name in ("in_channels", "txt_input_size", "hidden_size", "cond_vec_size", "num_heads", "head_dim"):
+            check_whole(name, getattr(self, name), WIDEST)
+        for name in ("pca_channels", "prompt_length"):
+            check_whole(name, getattr(self, name), WIDEST)
+        check_whole("depth_double", self.depth_double, MOST_BLOCKS)
+        check_whole("txt_preamble_depth", self.txt_preamble_depth, MOST_BLOCKS, least=0)
+        for name in ("mlp_ratio", "patch_spacing"):
+            check_finite(name, getattr(self, name))
         if self.prediction != "x":
             raise InputError(f"prediction {self.prediction!r} is not supported; allowed: 'x', the clean image")
         if self.txt_hidden_size != self.hidden_size:
@@ -55,7 +72,9 @@ class MiniT2IConfig:
             raise InputError(f"cfg_channels {self.cfg_channels} must equal in_channels {self.in_channels}")
         if self.head_dim % 4 or self.hidden_size % 4:
             raise InputError(f"head_dim {self.head_dim} and hidden_size {self.hidden_size} must be multiples of 4")
-        grid_of(self.image_size, self.patch_size)
+        rows, columns = grid_of(self.image_size, self.patch_size)
+        check_table("patches", rows * columns, max(self.hidden_size, self.head_dim))
+        check_table("prompt_length", self.prompt_length, self.head_dim)
         if not self.patch_spacing > 0:
             raise InputError(f"patch_spacing must be above 0, got {self.patch_spacing!r}")
 
@@ -198,6 +217,9 @@ class MiniT2I(Backbone):
 
     def condition(self, text: torch.Tensor, mask: torch.Tensor | None = None) -> TextCondition:
         """Text states (B, T, C) and which of them are words (B, T); without a mask all are."""
+        for name, value in (("text states", text), ("mask", mask)):
+            if not isinstance(value, torch.Tensor) and not (value is None and name == "mask"):
+                raise InputError(f"{name} of type {type(value).__name__}; allowed: a tensor")
         if text.ndim != 3 or text.shape[-1] != self.config.txt_input_size:
             raise InputError(
                 f"text states of shape {tuple(text.shape)}; allowed: (batch, tokens, {self.config.txt_input_size})"

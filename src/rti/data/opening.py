@@ -13,7 +13,7 @@ from rti.data.photographs import PhotographSource
 from rti.data.scenes_source import ClassScenesSource, ScenesSource
 from rti.data.shards import ShardSource
 from rti.data.source import ENDINGS, KINDS, Source
-from rti.errors import InputError
+from rti.errors import InputError, check_whole
 
 FORMS = (
     "scenes, scenes:TASK, photographs:FOLDER[:held-out], a folder of pictures, "
@@ -34,8 +34,13 @@ def open_data(
     seed  of scenes and mixtures; the shuffling of other sources is the affair of `Order`
     kind  "text" or "labels" if the model needs that; without it, whatever is found
     """
-    if kind not in (None, *KINDS):
+    check_whole("seed", seed, 2**64 - 1, least=0)
+    if not isinstance(flip, bool):
+        raise InputError(f"flip must be true or false, got {flip!r}")
+    if kind is not None and (not isinstance(kind, str) or kind not in KINDS):
         raise InputError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    if not isinstance(spec, str):
+        raise InputError(f"data {spec!r} is no text; allowed are {FORMS}")
     parts = _parts(spec)
     sources = [_open(part, size, flip, seed, kind) for part, _ in parts]
     for (part, _), source in zip(parts, sources, strict=True):

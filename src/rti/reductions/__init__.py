@@ -60,7 +60,7 @@ def config_from_dict(values: dict[str, Any]) -> ReductionConfig:
     """The inverse of `ReductionConfig.to_dict`."""
     values = dict(values)
     name = values.pop("reduction", RegionConfig.name)
-    if name not in REDUCTIONS:
+    if not isinstance(name, str) or name not in REDUCTIONS:
         raise InputError(f"unknown reduction {name!r}; allowed: {', '.join(REDUCTIONS)}")
     return REDUCTIONS[name][0].from_dict(values)
 

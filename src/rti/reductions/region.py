@@ -38,9 +38,10 @@ class RegionReduction(GroupedReduction):
 
     def _patches(self, estimate: torch.Tensor, batch: int) -> torch.Tensor:
         """The estimate's patches along the walk. One estimate may serve several branches of a guided batch."""
-        if tuple(estimate.shape[2:]) != self.image_size or batch % max(len(estimate), 1) or not len(estimate):
+        shape = tuple(estimate.shape) if isinstance(estimate, torch.Tensor) else type(estimate).__name__
+        if len(shape) != 4 or shape[2:] != self.image_size or not shape[0] or batch % shape[0]:
             raise InputError(
-                f"estimate of shape {tuple(estimate.shape)} for a batch of {batch}; "
+                f"estimate of shape {shape} for a batch of {batch}; "
                 f"allowed: (batch, channels, {self.image_size[0]}, {self.image_size[1]}), one per image or per branch"
             )
         return patchify(estimate.detach(), self.patch_size)[:, self.walk]

@@ -1,0 +1,85 @@
+"""Names and files that come from anywhere: looked at before they are opened, refused in one line.
+
+No torch here: the command line looks at names before it loads anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rti.errors import InputError
+
+LARGEST_JSON = 2**24  # bytes; a value of two characters takes some 60 bytes once it is read
+
+
+def local_path(name: Any) -> Path:
+    """A name as a path, ~ written out; refused if no file could have it: too long, a null character, no such user."""
+    try:
+        path = Path(name).expanduser()
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return path
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"{shown(name)} is no name of a file ({first_line(error)})") from None
+    return path
+
+
+def require_regular(path: Path) -> None:
+    """Refuse what is not there, and what is no regular file: a device has no end, and a pipe may never begin."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise InputError(f"{shown(path)} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{shown(path)} cannot be read ({first_line(error)})") from None
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{shown(path)} is {'a folder' if stat.S_ISDIR(mode) else 'no regular file'}; give a file")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object of a JSON file."""
+    path = Path(path)
+    require_regular(path)
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            raise InputError(f"{path} has {path.stat().st_size:,} bytes; as JSON at most {LARGEST_JSON:,} are read")
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except InputError:
+        raise
+    except RecursionError:
+        raise InputError(f"{path} is not readable JSON (nested too deeply)") from None
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, not JSON, or a number of thousands of digits
+        raise InputError(f"{path} is not readable JSON ({first_line(error)})") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} must hold a JSON object, not a {type(content).__name__}")
+    return content
+
+
+@contextmanager
+def in_one_line(what: str) -> Iterator[None]:
+    """Whatever a library raises over somebody's files or a network, as an error of one line."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # each version of a library fails in ways of its own
+        raise InputError(f"{what}: {first_line(error)}") from None
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, short enough to stand in one of ours."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    lines = text.strip().splitlines()
+    return lines[0][:160] if lines else type(error).__name__
+
+
+def shown(name: Any) -> str:
+    """A name as a message shows it: one line, not the whole of a very long one."""
+    text = " ".join(str(name).split())
+    return text if len(text) <= 200 else f"{text[:100]}… ({len(text)} characters)"
