@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -92,10 +93,14 @@ def _first_line(error: Exception) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
+        if os.path.exists(path) and not os.path.isfile(path):  # a device has no end, and a pipe may have no beginning
+            raise InputError(f"{path} is no regular file")
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except InputError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:  # also of numbers too long, of brackets too deep
         raise InputError(f"{path} is not readable JSON ({_first_line(error)})") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold a JSON object, not a {type(content).__name__}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from rti.cli.models import MODEL_HELP, describe
+from rti.cli.options import budget_option
 from rti.cli.output import show_json, show_table, span
 from rti.errors import InputError
 
@@ -15,7 +16,7 @@ JSON = typer.Option(False, "--json", help="Print one JSON line at the end.")
 
 def info(
     model: str = MODEL,
-    budget: str = typer.Option("0.25", help="The budget for which to list tokens per block: 256, 0.25, 25%."),
+    budget: str = budget_option("0.25", help="The budget for which to list tokens per block: 256, 0.25, 25%."),
     core: str = CORE,
     json: bool = JSON,
 ) -> None:
@@ -42,6 +43,9 @@ def info(
         "depth": backbone.depth,
         "core": [first, last],
         "reduction": config.to_dict(),
+        "sampler": backbone.flow.sampler,
+        "steps": backbone.flow.steps,
+        "guidance": backbone.flow.guidance_scale,
         "budget": regions,
         "tokens_per_block": tokens,
     }
@@ -74,7 +78,7 @@ def _runs(tokens: list[int]) -> list[tuple[str, int]]:
 
 def flops(
     model: str = MODEL,
-    budgets: str = typer.Option(None, help="Budgets, such as 64,256,0.5. Default: those the model is trained for."),
+    budgets: str = budget_option(None, help="Budgets, such as 64,256,0.5. Default: those the model is trained for."),
     text_budget: str = typer.Option(None, help="Text tokens in the trunk, such as 32 or 0.25. Default: all."),
     core: str = CORE,
     json: bool = JSON,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rti.errors import InputError
 from rti.plots import COLOURS, GREY, MARKERS, panels
 from rti.probes import paper
 
@@ -21,6 +23,23 @@ KIND_LABELS = {
 TIME = "time of sampling (0 noise, 1 image)"
 
 
+def _of_data(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+    """The data comes from a file: where something of it is missing, or of another kind, say so in one line."""
+
+    @functools.wraps(draw)
+    def drawn(values: dict[str, Any], with_paper: bool = False) -> Figure:
+        try:
+            return draw(values, with_paper)
+        except InputError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+            raise InputError(f"the data of the figure is damaged ({why}); rti probe measures it again") from None
+
+    return drawn
+
+
+@_of_data
 def redundancy_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
     """Space, time and depth: Lorenz curve, EV of a middle block by time, EV by block with the proposed core."""
     space, time, depth = panels(3, 12.0, 4.2)
@@ -55,6 +74,7 @@ def redundancy_figure(values: dict[str, Any], with_paper: bool = False) -> Figur
     return _finish(depth, f"{values['budget']} of {values['patches']} tokens, {values['prompts']} prompts", columns=3)
 
 
+@_of_data
 def lorenz_figure(curves: dict[str, Sequence[float]], with_paper: bool = False) -> Figure:
     """Cumulative detail against the share of patches, most detailed first, one curve per source."""
     (axes,) = panels(1, 5.4, 4.8)
@@ -103,6 +123,7 @@ def _lorenz(axes: Axes, curves: dict[str, Sequence[float]], with_paper: bool) ->
     axes.set_ylabel("share of all detail, %")
 
 
+@_of_data
 def groupings_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
     """Spread, size-detail and retained variance of every reduction, as bars."""
     titles = {
@@ -113,6 +134,7 @@ def groupings_figure(values: dict[str, Any], with_paper: bool = False) -> Figure
     return _bars(values, titles, paper.GROUPINGS if with_paper else {}, "groups")
 
 
+@_of_data
 def orders_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
     """What a partition of each order retains, and how compact its regions are."""
     titles = {
@@ -159,6 +181,7 @@ def _bars(values: dict[str, Any], titles: dict[str, str], beside: dict[str, tupl
     return columns[0].figure
 
 
+@_of_data
 def routing_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
     """The trained partition over sampling, one line a budget: detail ratio, size-detail, entropy of sizes."""
     ratio, correlation, entropy = panels(3, 12.0, 4.2)

@@ -138,7 +138,7 @@ def _lines(path: Path) -> list[str]:
 def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is not readable JSON ({error})") from None
 
 

@@ -57,9 +57,14 @@ def _line(
     """Accuracy, or its difference to dense, in percent, with its interval."""
     value, edges = fields
     y = [100 * row[value] for row in rows]
-    spread = [[abs(100 * (row[edges][end] - row[value])) for row in rows] for end in (0, 1)]
+    spread = _spread(rows, value, edges, 100)
     colour, marker = style
     one.errorbar(x, y, spread, fmt=dashes, color=colour, marker=marker, capsize=2, linewidth=1.4, label=title)
+
+
+def _spread(rows: list[dict[str, Any]], value: str, edges: str, scale: float) -> list[list[float]]:
+    """How far the intervals go to both sides; not at all where there is none."""
+    return [[scale * abs((row[edges] or [row[value]] * 2)[end] - row[value]) for row in rows] for end in (0, 1)]
 
 
 PAIRED = ("difference", "difference_interval")
@@ -162,7 +167,7 @@ def _beside_ours(values: dict[str, Any], group: str, title: str) -> Axes | None:
 
 def _leads(rows: list[dict[str, Any]], field: str, scale: float) -> tuple[list[float], list[list[float]]]:
     """By how much ours leads each row, and how far its interval goes to both sides."""
-    spread = [[scale * abs(row[f"{field}_interval"][end] - row[field]) for row in rows] for end in (0, 1)]
+    spread = _spread(rows, field, f"{field}_interval", scale)
     return [scale * row[field] for row in rows], spread
 
 
