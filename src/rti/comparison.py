@@ -78,6 +78,8 @@ def open_row(path: Path) -> Row:
     """The folders of a row with their scores. A metric may be in one of them only."""
     if os.path.isfile(path / MANIFEST):
         paths = [path]
+    elif not os.path.isdir(path):
+        paths = []
     else:
         paths = sorted(manifest.parent for manifest in path.glob(f"*/{MANIFEST}"))
     if not paths:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -82,6 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         show_error("interrupted")
         code = 130
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # whoever was about to look for it
+            show_error(f"no file or folder can be called {str(error.filename)[:60]}...: the name is too long")
+            sys.exit(2)
         if "--traceback" in arguments or os.environ.get("RTI_TRACEBACK"):
             print(safe(traceback.format_exc()), file=sys.stderr)
         else:

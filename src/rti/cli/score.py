@@ -207,7 +207,7 @@ def fid(
     from rti.scorers.frechet import Statistics, frechet_distance
 
     scoring.check_output(save_features)
-    real = Path(reference).expanduser()
+    real = Path(os.path.expanduser(reference))
     if os.path.isfile(real) or real.suffix:
         wanted = read_statistics(real)
     elif os.path.isdir(real):
