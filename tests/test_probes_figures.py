@@ -123,6 +123,27 @@ def test_no_text_lies_on_another_or_leaves_the_figure(name, with_paper):
         assert box.y1 <= figure.bbox.y1 + 1, text
 
 
+@pytest.mark.parametrize("name", ["redundancy", "groupings", "orders", "routing"])
+def test_data_that_lacks_something_or_has_it_in_another_shape_is_refused(name):
+    draw, make = getattr(figures, f"{name}_figure"), globals()[name]
+    draw(make())
+    for key in make():
+        if key in ("grid", "middle_time"):
+            continue
+        with refused("damaged"):
+            draw({other: value for other, value in make().items() if other != key})
+    for key in ("rows", "times", "by_block", "by_step", "lorenz", "proposed_core"):
+        for value in (None, "x", 3, [{}]):
+            if key in make():
+                with refused("damaged"):
+                    draw(make() | {key: value})
+
+
+def test_a_lorenz_curve_of_one_point_is_refused():
+    with refused("damaged"):
+        figures.lorenz_figure({"x": [1.0]})
+
+
 @pytest.mark.parametrize("name", DRAWN)
 def test_every_axis_says_what_it_shows(name):
     for axes in DRAWN[name](False).axes:

@@ -61,7 +61,7 @@ def mean_interval(values: np.ndarray) -> Interval | None:
     return stratified_summary(values, ["all"] * len(values)).interval
 
 
-def wilson_interval(share: float, count: int) -> Interval:
+def wilson_interval(share: float, count: float) -> Interval:
     """Wilson's 95 % interval of a share of `count` trials (1927): never of no width."""
     z2 = 1.959964**2
     middle = (share + z2 / (2 * count)) / (1 + z2 / count)
@@ -69,7 +69,7 @@ def wilson_interval(share: float, count: int) -> Interval:
     return max(0.0, float(middle - half)), min(1.0, float(middle + half))
 
 
-def _interval(samples: np.ndarray, mean: float, count: int, shares: bool) -> Interval | None:
+def _interval(samples: np.ndarray, mean: float, count: float, shares: bool) -> Interval | None:
     """Of the resampled means of so many values; where they are all the same, as above."""
     if not np.allclose(samples, samples[0], rtol=1e-9, atol=1e-12):
         return percentile_interval(samples)
@@ -96,4 +96,5 @@ def stratified_summary(
     }
     overall = float(np.mean(list(means.values())))
     together = np.mean(list(samples.values()), axis=0)
-    return Summary(means, intervals, overall, _interval(together, overall, len(values), shares))
+    count = len(members) ** 2 / sum(1 / len(some) for some in members.values())  # all, where strata are of one size
+    return Summary(means, intervals, overall, _interval(together, overall, count, shares))
