@@ -179,7 +179,7 @@ BAD_INPUT = {
     "pictures in such a folder": (("score", "clip", "a" * 300), "aaa"),
     "photographs in such a folder": (("probe", "lorenz", "a" * 300), "aaa"),
     "a size beyond memory": (("probe", "lorenz", ".", "--size", str(2**63 - 1)), "size must be"),
-    "data without an end": (("figure", "orders", "/dev/zero"), "/dev/zero"),
+    "data from a device, which may have no end": (("figure", "orders", "/dev/null"), "/dev/null is no regular file"),
     "the home of nobody": (("generate", "scenes", "--prompts", "~nouser/x.txt", "-o", "x"), "~nouser/x.txt"),
 }
 

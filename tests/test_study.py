@@ -19,7 +19,7 @@ from rti.scenes.detect import Detection
 from rti.scenes.judge import judge
 from rti.scenes.world import Requirement
 from rti.study.faults import kind_of
-from rti.study.figures import cores, draw_figures, orders
+from rti.study.figures import cores, draw_figures, orders, quality_against_budget, steps_or_tokens
 from rti.study.plan import Job, Row, Study, plan, read_study
 from rti.study.report import collect
 from rti.study.run import result_of, run_jobs
@@ -454,7 +454,7 @@ def test_the_loss_by_time_says_which_rule_is_lowest_when(finished):
     assert lines[4][2:] == ["+0.2000", "+0.2000", "+0.2000", "+0.4000", "+0.2500"]  # as low, but not at that budget
     assert lines[7][0] == "ours is better than"
     assert [line[:2] for line in lines[9:]] == [["raster", "16"], ["raster", "8"]]
-    assert lines[9][2].startswith("+0.3000 (")  # of the seed that both have
+    assert lines[9][2] == "+0.3000"  # of the seed that both have; no two examples differ, so it has no interval
 
 
 def test_cores_are_drawn_by_their_cost_beside_the_same_rule(finished):
@@ -470,7 +470,33 @@ def test_cores_are_drawn_by_their_cost_beside_the_same_rule(finished):
     assert [ours.get_label(), other.get_label()] == ["ours", "raster"]
     assert list(ours.get_xdata()) == [row["analytic_speedup"] for row in values["rows"] if row["name"] == "ours"]
     assert [ours.get_linestyle(), other.get_linestyle()] == ["-", "--"]
-    assert ours.get_color() == other.get_color()
+    assert ours.get_color() != other.get_color()  # two rows, even if of one rule
+
+
+def test_a_method_has_one_colour_in_the_study_and_in_the_probes():
+    from rti.plots import places_of
+
+    study = places_of(["merge-estimate", "mine", "gaps", "token-skip", "other"])
+    probes = places_of(["gaps of the features (paper)", "merge on the estimate (ours)", "token skip", "mine"])
+    assert (study["merge-estimate"], study["gaps"], study["token-skip"]) == (0, 1, 6)
+    assert (probes["merge on the estimate (ours)"], probes["gaps of the features (paper)"], probes["token skip"]) == (
+        0,
+        1,
+        6,
+    )
+    assert len({*study.values()}) == 5 and len({*probes.values()}) == 4
+
+
+def test_a_legend_lies_below_the_lines_and_inside_the_figure(finished):
+    study, folder = finished
+    for draw in (quality_against_budget, steps_or_tokens):
+        figure = draw(collect(study, folder)).figure
+        figure.canvas.draw()
+        (legend,) = figure.legends
+        box, (axes,) = legend.get_window_extent(), figure.axes
+        assert box.y1 <= axes.get_window_extent().y0
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert axes.get_ylim() == (0, 100)  # of steps or tokens: shares from the bottom
 
 
 def test_orders_are_drawn_beside_ours(finished):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,29 @@ if TYPE_CHECKING:
     from PIL import Image
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: told apart by everyone
+LINES = (*COLOURS, "#7A5C3E", "#999999", "#882255", "#117733")  # where there are more
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one more than colours, so that pairs repeat late
 GREY = "#444444"
+
+# A method has one colour, in the study (by the name of its row) as in the probes (by its title): its place in LINES.
+METHODS = {
+    **{"merge-estimate": 0, "gaps": 1, "merge": 2, "fixed": 3, "feature-similarity": 4, "latent-array": 5},
+    **{"merge on the estimate (ours)": 0, "gaps of the features (paper)": 1, "merge on the features": 2},
+    **{"fixed boundaries": 3, "feature similarity": 4, "latent array": 5, "token-skip": 6, "token skip": 6},
+}
+
+
+def places_of(names: Iterable[str]) -> dict[str, int]:
+    """The place in LINES and MARKERS of each name: its own, or the next that none of the others has."""
+    names = list(dict.fromkeys(names))
+    free = (place for place in itertools.count() if place not in {METHODS.get(name) for name in names})
+    return {name: METHODS[name] if name in METHODS else next(free) for name in names}
+
+
+def legend_below(figure: Figure, one: Axes, columns: int) -> None:
+    """One legend for all panels, below them, where it covers nothing."""
+    handles, labels = one.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
 def axes(width: float = 6.0, height: float = 4.0) -> Axes:

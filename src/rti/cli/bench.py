@@ -17,7 +17,7 @@ from rti.cli.models import (
     preset_of,
     untrained_config,
 )
-from rti.cli.options import budget_option, number_option, steps_option
+from rti.cli.options import budget_option, guidance_option, number_option, steps_option
 from rti.cli.output import say, show_json, show_table, span
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
@@ -45,7 +45,7 @@ def bench(
     init: str = typer.Option(None, help="'random': random weights instead of a checkpoint; times do not mind."),
     batch: int = number_option(1, help="Pictures at a time; guidance doubles them."),
     steps: int = steps_option(None, help="Time whole pictures of so many steps. Default: one guided forward pass."),
-    guidance: float = typer.Option(None, help="Guidance scale; 1 is none. Default: the model's own."),
+    guidance: float = guidance_option(),
     passes: int = number_option(3, help="How often each row is timed, in turn with all others; the median counts."),
     warmup: int = number_option(1, help="Passes before those.", least=0),
     compile: bool = typer.Option(

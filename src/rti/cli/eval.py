@@ -17,7 +17,7 @@ from rti.cli.models import (
     TEXT_BUDGET_HELP,
     load_pipeline,
 )
-from rti.cli.options import budget_option, number_option, seed_option, steps_option
+from rti.cli.options import budget_option, guidance_option, number_option, seed_option, steps_option
 from rti.cli.output import say, show_json, show_table
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
@@ -44,7 +44,7 @@ def scenes(
     ),
     seed: int = seed_option(0, help="Seed of the prompts and of each picture's noise."),
     steps: int = steps_option(None),
-    guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own."),
+    guidance: float = guidance_option(),
     guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP),
     text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP),
     batch: int = number_option(16, help="Pictures at a time; it does not change them."),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rti.cli.models import DEVICE_HELP, MODEL_HELP, load_pipeline
-from rti.cli.options import budget_option, number_option, seed_option, steps_option, unfold
+from rti.cli.options import budget_option, guidance_option, number_option, seed_option, steps_option, unfold
 from rti.cli.output import say, show_json, whole_numbers
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
@@ -42,7 +42,7 @@ class Pictures:
     subjects: list[str] = typer.Argument(help="Prompts, or labels for a class-conditional model.")
     seed: int = seed_option(0, help="Seed of the pictures' noise.")
     steps: int = steps_option(None)
-    guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own.")
+    guidance: float = guidance_option()
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
     device: str = typer.Option("auto", help=DEVICE_HELP)
     json: bool = JSON

@@ -16,7 +16,7 @@ from rti.cli.models import (
     TEXT_BUDGET_HELP,
     load_pipeline,
 )
-from rti.cli.options import budget_option, number_option, seed_option, steps_option
+from rti.cli.options import budget_option, guidance_option, number_option, seed_option, steps_option
 from rti.cli.output import say, show_error, show_json, show_table
 from rti.cli.warn import one_line_warnings
 
@@ -43,7 +43,7 @@ def generate(
     ),
     split: str = typer.Option("train", help="Of scenes: train, held-out or all."),
     steps: int = steps_option(None),
-    guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own."),
+    guidance: float = guidance_option(),
     seed: int = seed_option(0, help="Every picture has a seed of its own, made from this and its place."),
     batch: int = number_option(16, help="Pictures at a time on each process."),
     size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ..."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
@@ -28,6 +29,15 @@ def number_option(default: int | None, *names: str, help: str, least: int = 1, m
 
 def steps_option(default: int | None, help: str = "Sampling steps. Default: the model's own.") -> Any:
     return number_option(default, help=help, most=100_000)
+
+
+def guidance_option(help: str = "Guidance scale. Default: the model's own.") -> Any:
+    def check(value: float | None) -> float | None:
+        if value is not None and not math.isfinite(value):
+            raise InputError(f"guidance scale {value} is not usable; allowed: a finite number, 1 for none")
+        return value
+
+    return typer.Option(None, help=help, callback=check)
 
 
 def seed_option(default: int, help: str) -> Any:

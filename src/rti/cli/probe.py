@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rti.cli.models import DEVICE_HELP, DTYPE_HELP, MODEL_HELP, default_core, load_pipeline, preset_of
-from rti.cli.options import budget_option, number_option, seed_option, steps_option, unfold
+from rti.cli.options import budget_option, guidance_option, number_option, seed_option, steps_option, unfold
 from rti.cli.output import say, show_json, show_table, span
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
@@ -43,7 +43,7 @@ class Probe:
     )
     seed: int = seed_option(7, help="Seed of the prompts and of each picture's noise.")
     steps: int = steps_option(30, help="Sampling steps.")
-    guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own.")
+    guidance: float = guidance_option()
     batch: int = number_option(8, help="Pictures at a time; it does not change the result.")
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
     size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ...")

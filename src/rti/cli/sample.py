@@ -19,7 +19,7 @@ from rti.cli.models import (
     load_pipeline,
     preset_of,
 )
-from rti.cli.options import budget_option, seed_option, steps_option
+from rti.cli.options import budget_option, guidance_option, seed_option, steps_option
 from rti.cli.output import counted, show_json, show_table, span, whole_numbers
 from rti.cli.warn import one_line_warnings
 from rti.config import CUT_NAMES, CUT_SOURCES
@@ -42,7 +42,7 @@ def sample(
         None, help="Budgets, one row each: dense,512,0.25. Default: dense, and 0.25 with an adapter."
     ),
     steps: int = steps_option(None),
-    guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own."),
+    guidance: float = guidance_option(),
     guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP),
     text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP),
     seed: int = seed_option(
