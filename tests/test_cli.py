@@ -124,7 +124,7 @@ def test_sample_puts_budgets_and_labels_side_by_side(capsys, tmp_path):
     values = run_json(capsys, *arguments, "--budget", "16,dense,0.5", "--regions", "-o", output)
     assert [row["budget"] for row in values["rows"]] == [16, "dense", 32]
     assert values["subjects"] == ["1", "2"]
-    with Image.open(output) as picture:
+    with Image.open(values["regions"]) as picture:
         assert picture.width > 2 * 512
         assert picture.height > 3 * 512
 
@@ -171,6 +171,16 @@ BAD_INPUT = {
     "an adapter that is none": (("sample", *JIT, "--labels", "1", "--adapter", DATA), "rti_config.json"),
     "a file that is no picture": (("regions", DATA / "jit-tiny" / "config.json"), "config.json"),
     "a picture that is not there": (("regions", "nowhere.png"), "nowhere.png"),
+    "a seed that no generator takes": (("sample", *JIT, "--labels", "1", "--seed", "9" * 20), "seed must be"),
+    "a negative seed": (("scenes", "--count", "2", "-o", "x", "--seed", "-1"), "seed must be"),
+    "steps beyond counting": (("sample", *JIT, "--labels", "1", "--steps", "9" * 20), "steps must be"),
+    "a name too long for a path": (("info", "a" * 300), "aaa"),
+    "a folder with such a name": (("compare", "a" * 300, "b"), "aaa"),
+    "pictures in such a folder": (("score", "clip", "a" * 300), "aaa"),
+    "photographs in such a folder": (("probe", "lorenz", "a" * 300), "aaa"),
+    "a size beyond memory": (("probe", "lorenz", ".", "--size", str(2**63 - 1)), "size must be"),
+    "data from a device, which may have no end": (("figure", "orders", "/dev/null"), "/dev/null is no regular file"),
+    "the home of nobody": (("generate", "scenes", "--prompts", "~nouser/x.txt", "-o", "x"), "~nouser/x.txt"),
 }
 
 
@@ -184,6 +194,129 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(capsys, tm
     assert err.count("\n") == 1
     assert named in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", ["[" * 50_000, '{"probe": ' + "9" * 5000 + "}"], ids=["deep", "digits"])
+@pytest.mark.parametrize("command", ["figure orders", "figure lorenz", "study"])
+def test_json_that_no_reader_can_hold_is_refused(capsys, tmp_path, command, content):
+    (tmp_path / "x.json").write_text(content)
+    output = ("-o", tmp_path / "out") if command == "study" else ("-o", tmp_path / "out.png")
+    code, _, err = run(capsys, *command.split(), tmp_path / "x.json", *output)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "x.json is not readable JSON" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+# What is printed.
+
+
+def test_what_looks_like_markup_is_printed_as_it_is(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run(capsys, "scenes", "--count", "2", "-o", "[/x]")
+    assert (code, out.splitlines()[0]) == (0, "[/x]")
+    assert (tmp_path / "[" / "x]").is_dir()
+
+
+def test_no_command_to_the_terminal_is_passed_on(capsys, tmp_path, photograph):
+    """Neither in an error, nor in a table, nor in a warning; line ends that we print ourselves stay."""
+    bad = "\x1b[2J\x07\x9b\u202e\udcff"
+    code, _, err = run(capsys, "info", bad)
+    assert (code, "\\x1b[2J" in err, set(err) & set(bad) - set("[2J")) == (2, True, set())
+    named = tmp_path / "\x1b[2J.png"
+    named.write_bytes(photograph.read_bytes())
+    code, out, _ = run(capsys, "regions", named, "--size", 32, "--patch", 8, "-o", tmp_path / "\x07.png")
+    assert (code, "\x1b" in out, "\x07" in out, out.count("\n") > 5) == (0, False, False, True)
+    (tmp_path / "cut.png").write_bytes(photograph.read_bytes()[:100])
+    (tmp_path / "\x1b.png").write_bytes(b"no picture")
+    code, out, err = run(capsys, "probe", "lorenz", tmp_path, "--size", 32, "-o", tmp_path / "\x1bprobes")
+    assert (code, "\x1b" in out + err) == (0, False)
+    assert "rti: warning: 2 of 5 pictures left out" in err
+
+
+@pytest.mark.parametrize(("before", "value", "shown"), [((), None, 1), (("--traceback",), None, 0), ((), "1", 0)])
+def test_what_nobody_foresaw_is_one_line_and_a_traceback_only_where_asked_for(
+    capsys, monkeypatch, before, value, shown
+):
+    def fail(*_):
+        raise RuntimeError("\x1bboom")
+
+    monkeypatch.setattr(sys.modules["rti.cli.info"], "describe", fail)
+    monkeypatch.delenv("RTI_TRACEBACK", raising=False)
+    if value:
+        monkeypatch.setenv("RTI_TRACEBACK", value)
+    code, _, err = run(capsys, *before, "info", "jit-b16")
+    assert (code, "\x1b" in err, "boom" in err) == (1, False, True)
+    assert ("Traceback (most recent call last)" in err) == (not shown)
+    if shown:
+        assert err.startswith("rti: error: RuntimeError: \\x1bboom") and err.count("\n") == 1
+        assert "RTI_TRACEBACK=1" in err
+
+
+# Spellings and defaults.
+
+
+def test_a_budget_may_be_spelt_both_ways_in_every_command(capsys):
+    import typer
+
+    from rti.cli import app
+
+    def walk(command):
+        if not hasattr(command, "commands"):
+            return [command]
+        return [found for one in command.commands.values() for found in walk(one)]
+
+    spelt = [
+        {"--budget", "--budgets"} & {*option.opts} for one in walk(typer.main.get_command(app)) for option in one.params
+    ]
+    assert [len(names) for names in spelt if names] == [2] * 16
+    assert run_json(capsys, "info", "jit-b16", "--budgets", "64")["budget"] == 64
+    assert run_json(capsys, "flops", "jit-b16", "--budget", "64")["rows"][0]["budget"] == 64
+
+
+def test_a_number_of_pictures_and_a_label_may_be_spelt_both_ways(capsys, tmp_path):
+    assert run_json(capsys, "scenes", "--images", "2", "-o", tmp_path / "x")["count"] == 2
+    code, _, err = run(capsys, "eval", "scenes", DATA / "jit-tiny", "--count", "5")
+    assert (code, "images must be from 6" in err) == (2, True)
+    code, _, err = run(capsys, "sample", *JIT, "--label", "11")
+    assert (code, "label 11" in err) == (2, True)
+
+
+def test_generate_and_eval_draw_the_same_by_default():
+    import inspect
+
+    from rti.cli.eval import scenes
+    from rti.cli.generate import generate
+
+    one, two = (inspect.signature(command).parameters["seed"].default.default for command in (scenes, generate))
+    assert one == two
+
+
+def test_info_says_how_a_model_samples(capsys):
+    values = run_json(capsys, "info", "jit-b16")
+    assert (values["sampler"], values["steps"], values["guidance"]) == ("heun", 50, 3.0)
+
+
+def test_sample_loses_no_picture_and_leaves_the_clean_ones_beside_their_regions(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    draw = ("sample", "--model", DATA / "jit-tiny", "--labels", "1", "--steps", "1", "--untrained", "--budget", "16")
+    assert run_json(capsys, *draw)["output"] == "sample.png"
+    before = (tmp_path / "sample.png").read_bytes()
+    values = run_json(capsys, *draw, "--regions")
+    assert (values["output"], values["regions"]) == ("sample-1.png", "sample-1-regions.png")
+    assert (tmp_path / "sample.png").read_bytes() == before == (tmp_path / "sample-1.png").read_bytes()
+    assert (tmp_path / "sample-1-regions.png").read_bytes() != before
+    code, out, _ = run(capsys, *draw, "-o", "sample.png")
+    assert (code, "sample.png: 1 picture a row" in out) == (0, True)
+
+
+def test_labels_of_the_scenes_world_are_shown_by_name():
+    from rti.scenes import CLASSES
+    from rti.scenes.classes import subject_names
+    from tiny import make_backbone
+
+    assert subject_names(make_backbone("jit", num_classes=56), [0, 55]) == [CLASSES[0], CLASSES[55]]
+    assert subject_names(make_backbone("jit"), [0, 5]) == ["0", "5"]
+    assert subject_names(make_backbone("minit2i"), ["a red star"]) == ["a red star"]
 
 
 @pytest.mark.parametrize("output", ["folder/in/the/way.png", "picture.xyz"])

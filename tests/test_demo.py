@@ -48,7 +48,13 @@ def test_the_command_writes_the_picture_and_says_what_was_measured(capsys, model
 
 
 @pytest.mark.parametrize(
-    ("words", "named"), [(("--steps", 0), "steps"), (("--budget", "many"), "many"), (("--budget", "65"), "65")]
+    ("words", "named"),
+    [
+        (("--steps", 0), "steps"),
+        (("--device", "quantum"), "quantum"),
+        (("--budget", "many"), "many"),
+        (("--budget", "65"), "65"),
+    ],
 )
 def test_bad_input_is_refused(capsys, models, tmp_path, words, named):
     code, _, err = run(capsys, "demo", *words, "-o", tmp_path / "demo.png")

@@ -79,7 +79,7 @@ def test_a_model_that_paints_what_is_asked_for_is_all_right(backbone, painter, m
     [result] = evaluate_scenes(backbone, spell, **QUICK, split=split)
     assert result.score.overall == 1.0
     assert result.score.tasks == dict.fromkeys(scenes.TASKS, 1.0)
-    assert result.score.interval == (1.0, 1.0)
+    assert result.score.interval == pytest.approx((0.824, 1.0), abs=1e-3)  # 18 of 18
     assert result.score.scenes == tuple(scenes.prompts(18, 3, split))
     assert result.difference is None
 
@@ -193,7 +193,7 @@ def test_budgets_share_prompts_and_noise_and_are_compared_with_dense_in_pairs(ba
         assert result.score.scenes == dense.score.scenes
         assert result.difference.tasks == dict.fromkeys(scenes.TASKS, 0.0) | {"position": -1.0, "counting": 1.0}
         assert result.difference.overall == 0.0
-        assert result.difference.interval == (0.0, 0.0)
+        assert result.difference.interval is None  # within a task no two pictures differ
     assert evaluate_scenes(model, spell, budgets=[16], **QUICK)[0].difference is None
 
 

@@ -401,6 +401,15 @@ def test_the_lorenz_curve_of_photographs(tmp_path, photograph):  # noqa: F811
     picture, grid = load_photograph(photograph, 160, 8)
     assert cut_photograph(picture, grid, 8, 240, "gaps", "hilbert").retained == 1.0
     assert read_data(tmp_path / "out", "lorenz") == values
+    (photograph.parent / "torn.jpg").write_bytes(photograph.read_bytes()[:200])
+    with pytest.warns(UserWarning, match=r"1 of 2 pictures left out; the first: .*torn.jpg"):
+        with_torn = probe_lorenz(photograph.parent, tmp_path / "out", size=160, patch=8, progress=False)
+    assert with_torn == values
+    photograph.unlink()
+    with refused("none of the 1 pictures", "torn.jpg"):
+        probe_lorenz(photograph.parent, tmp_path / "out", size=160, patch=8, progress=False)
+    with refused("is no folder"):
+        probe_lorenz(photograph.parent, photograph.parent / "torn.jpg")
     with refused("no picture"):
         probe_lorenz(tmp_path / "out", tmp_path)
     with refused("nowhere"):

@@ -123,6 +123,39 @@ def test_no_text_lies_on_another_or_leaves_the_figure(name, with_paper):
         assert box.y1 <= figure.bbox.y1 + 1, text
 
 
+@pytest.mark.parametrize("name", ["redundancy", "groupings", "orders", "routing"])
+def test_data_that_lacks_something_or_has_it_in_another_shape_is_refused(name):
+    draw, make = getattr(figures, f"{name}_figure"), globals()[name]
+    draw(make())
+    for key in make():
+        if key in ("grid", "middle_time"):
+            continue
+        with refused("damaged"):
+            draw({other: value for other, value in make().items() if other != key})
+    for key in ("rows", "times", "by_block", "by_step", "lorenz", "proposed_core"):
+        for value in (None, "x", 3, [{}]):
+            if key in make():
+                with refused("damaged"):
+                    draw(make() | {key: value})
+
+
+def test_a_value_of_the_paper_far_off_is_said_at_the_edge_and_does_not_stretch_the_axis():
+    spread = figures.groupings_figure(groupings() | {"rows": groupings()["rows"][:3]}, True).axes[0]
+    assert 3.2 < spread.get_xlim()[1] < 8
+    low = groupings()
+    for row in low["rows"]:
+        row["spread"] = row["spread"] and 0.1 * row["spread"]
+    figure = figures.groupings_figure(low, True)
+    assert figure.axes[0].get_xlim()[1] < 2  # the paper has 5.16 and 11.35 there
+    assert {"\N{RIGHTWARDS ARROW} 5.16", "\N{RIGHTWARDS ARROW} 11.35"} <= {text for text, _ in texts_of(figure)}
+    assert "diamonds and arrow" in figure.get_suptitle()
+
+
+def test_a_lorenz_curve_of_one_point_is_refused():
+    with refused("damaged"):
+        figures.lorenz_figure({"x": [1.0]})
+
+
 @pytest.mark.parametrize("name", DRAWN)
 def test_every_axis_says_what_it_shows(name):
     for axes in DRAWN[name](False).axes:

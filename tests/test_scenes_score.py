@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from rti.scenes.intervals import percentile_interval, resampled_means
+from rti.scenes.intervals import mean_interval, percentile_interval, resampled_means, stratified_summary
 from rti.scenes.render import render
 from rti.scenes.score import paired_difference, score
 from rti.scenes.world import TASKS, prompts
@@ -75,8 +75,33 @@ def test_overall_is_the_unweighted_mean_of_the_tasks(scenes, images):
     pictures = np.concatenate([np.zeros_like(images[single]), images[position]])
     result = score([scenes[index] for index in chosen], pictures)
     assert result.tasks == {"single_object": 0.0, "position": 1.0}
-    assert result.overall == 0.5 and result.interval == (0.5, 0.5)
+    # Wilson's, of 2^2 / (1 / 10 + 1 / 1) = 3.6 pictures: the one counts as much as the ten.
+    assert result.overall == 0.5 and result.interval == pytest.approx((0.1416, 0.8584), abs=1e-3)
     assert result.reasons[0].startswith("expected 1 ") and result.reasons[-1] == ""
+
+
+@pytest.mark.parametrize(
+    ("right", "interval"),
+    [
+        ([1], (0.2065, 1)),  # by Wilson's formula, from a table
+        ([0], (0, 0.7935)),
+        ([1] * 40, (0.9124, 1)),
+        ([0.5, 0.5], (0.0945, 0.9055)),
+    ],
+)
+def test_shares_that_do_not_vary_have_wilsons_interval(right, interval):
+    found = stratified_summary(np.array(right), ["a"] * len(right), shares=True)
+    assert found.interval == found.intervals["a"] == pytest.approx(interval, abs=1e-4)
+
+
+def test_one_picture_of_each_task_claims_no_certainty():
+    """Five of six are right: 44 to 97 % by Wilson's formula, in the place of 83 to 83."""
+    found = stratified_summary(np.array([1, 1, 0, 1, 1, 1]), TASKS, shares=True)
+    assert found.interval == pytest.approx((0.4365, 0.9699), abs=1e-4)
+    assert found.intervals["counting"] == pytest.approx((0, 0.7935), abs=1e-4)
+    assert stratified_summary(np.array([1, 1, 0, 1, 1, 1]), TASKS).interval is None  # scores, or differences
+    assert mean_interval(np.array([0.3])) is None
+    assert mean_interval(np.array([0.3, 0.4])) == pytest.approx((0.3, 0.4))
 
 
 def test_interval_agrees_with_the_normal_approximation():
@@ -111,7 +136,7 @@ def test_paired_difference_equals_a_plain_reference(scenes, images):
 def test_paired_difference_of_equal_runs_is_exactly_zero(scenes, images):
     result = score(scenes, spoiled(images, 0.4, 3))
     difference = paired_difference(result, result)
-    assert difference.overall == 0 and difference.interval == (0, 0)
+    assert difference.overall == 0 and difference.interval is None  # nothing varies that could be resampled
     assert result.interval[1] - result.interval[0] > 0.05
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from rti.scenes.detect import Detection
 from rti.scenes.judge import judge
 from rti.scenes.world import Requirement
 from rti.study.faults import kind_of
-from rti.study.figures import cores, draw_figures, orders
+from rti.study.figures import cores, draw_figures, orders, quality_against_budget, steps_or_tokens
 from rti.study.plan import Job, Row, Study, plan, read_study
 from rti.study.report import collect
 from rti.study.run import result_of, run_jobs
@@ -112,6 +113,23 @@ def test_what_is_compiled_is_training_and_scoring_but_not_timing(tmp_path):
         ({"rows": ["ours"]}, "each an object"),
         ({"time_batch": 0}, "time_batch"),
         ({"passes": "many"}, "many"),
+        ({"rows": [ROWS[1] | {"name": 3}]}, "name of row"),
+        ({"rows": [ROWS[1] | {"name": "x" * 65}]}, "up to 64"),
+        ({"rows": [ROWS[1] | {"title": ["x"]}]}, "title of row"),
+        ({"rows": [ROWS[1] | {"seeds": 0}]}, "seeds of row"),
+        ({"rows": [ROWS[1] | {"seeds": ["x"]}]}, "seeds of row"),
+        ({"rows": [ROWS[1] | {"settings": ["cuts"]}]}, "settings of row"),
+        ({"rows": [ROWS[1] | {"images": [6]}]}, "images of row"),
+        ({"rows": [ROWS[1] | {"images": {"many": 6}}]}, "images of row"),
+        ({"rows": [ROWS[1] | {"steps_at": {"8": 2}}]}, "steps_at of row"),
+        ({"model": None}, "model of a study"),
+        ({"budgets": []}, "budgets of a study"),
+        ({"budgets": 8}, "budgets of a study"),
+        ({"unseen": ["8"]}, "unseen of a study"),
+        ({"train": "fast"}, "train of a study"),
+        ({"dense_steps": None}, "dense_steps of a study"),
+        ({"compile": "no"}, "compile of a study"),
+        ({"seed": -1}, "seed of a study"),
     ],
 )
 def test_a_study_that_makes_no_sense_is_refused(tmp_path, changes, said):
@@ -212,6 +230,40 @@ def test_a_result_of_another_command_is_refused(tmp_path):
         result_of(tmp_path, info("a"))
     with refused("nowhere"):
         run_jobs(tmp_path, [info("b", "nowhere")])
+
+
+def test_a_study_that_was_copied_or_moved_is_the_same_study(finished, monkeypatch):
+    study, folder = finished
+    copied = folder / "copied" / "out"
+    shutil.copytree(folder / "jobs", copied / "jobs")
+    monkeypatch.chdir(folder)
+    for other in (copied, Path("copied/out")):
+        assert all(result_of(other, job) is not None for job in plan(study, other))
+    monkeypatch.chdir(copied)
+    assert all(result_of(Path(), job) is not None for job in plan(study, Path()))
+    with refused("another command"):  # of another study there
+        [result_of(Path(), job) for job in plan(replace(study, seed=8), Path())]
+
+
+def test_a_dry_run_counts_the_jobs_and_says_how_long_the_rest_takes(finished, capsys):
+    _, folder = finished
+    for path in (folder / "jobs").glob("*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": 7200}))
+    (folder / "jobs" / "train-ours-0.json").unlink()
+    (folder / "jobs" / "time-ours.json").unlink()
+    for path in (folder / "jobs").glob("loss-*"):
+        path.unlink()
+    command = ("study", folder / "study.json", "--output", folder, "--workers", 4, "--dry-run")
+    values = run_json(capsys, *command)
+    by_kind = {row["kind"]: row for row in values["rows"]}
+    assert (values["jobs"], values["done"]) == (20, 14)
+    assert by_kind["train"] == {"kind": "train", "jobs": 4, "done": 3, "hours_left": 0.5}  # four at a time
+    assert by_kind["time"] == {"kind": "time", "jobs": 3, "done": 2, "hours_left": 2.0}  # alone
+    assert by_kind["pictures"]["hours_left"] == 0
+    assert by_kind["loss"]["hours_left"] is None  # none is done, so nobody knows
+    assert values["hours_left"] is None
+    code, out, _ = run(capsys, *command)
+    assert (code, len(out.splitlines()) < 15, "unknown" in out) == (0, True, True)
 
 
 # The report, from hand-made results.
@@ -402,7 +454,7 @@ def test_the_loss_by_time_says_which_rule_is_lowest_when(finished):
     assert lines[4][2:] == ["+0.2000", "+0.2000", "+0.2000", "+0.4000", "+0.2500"]  # as low, but not at that budget
     assert lines[7][0] == "ours is better than"
     assert [line[:2] for line in lines[9:]] == [["raster", "16"], ["raster", "8"]]
-    assert lines[9][2].startswith("+0.3000 (")  # of the seed that both have
+    assert lines[9][2] == "+0.3000"  # of the seed that both have; no two examples differ, so it has no interval
 
 
 def test_cores_are_drawn_by_their_cost_beside_the_same_rule(finished):
@@ -418,7 +470,33 @@ def test_cores_are_drawn_by_their_cost_beside_the_same_rule(finished):
     assert [ours.get_label(), other.get_label()] == ["ours", "raster"]
     assert list(ours.get_xdata()) == [row["analytic_speedup"] for row in values["rows"] if row["name"] == "ours"]
     assert [ours.get_linestyle(), other.get_linestyle()] == ["-", "--"]
-    assert ours.get_color() == other.get_color()
+    assert ours.get_color() != other.get_color()  # two rows, even if of one rule
+
+
+def test_a_method_has_one_colour_in_the_study_and_in_the_probes():
+    from rti.plots import places_of
+
+    study = places_of(["merge-estimate", "mine", "gaps", "token-skip", "other"])
+    probes = places_of(["gaps of the features (paper)", "merge on the estimate (ours)", "token skip", "mine"])
+    assert (study["merge-estimate"], study["gaps"], study["token-skip"]) == (0, 1, 6)
+    assert (probes["merge on the estimate (ours)"], probes["gaps of the features (paper)"], probes["token skip"]) == (
+        0,
+        1,
+        6,
+    )
+    assert len({*study.values()}) == 5 and len({*probes.values()}) == 4
+
+
+def test_a_legend_lies_below_the_lines_and_inside_the_figure(finished):
+    study, folder = finished
+    for draw in (quality_against_budget, steps_or_tokens):
+        figure = draw(collect(study, folder)).figure
+        figure.canvas.draw()
+        (legend,) = figure.legends
+        box, (axes,) = legend.get_window_extent(), figure.axes
+        assert box.y1 <= axes.get_window_extent().y0
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert axes.get_ylim() == (0, 100)  # of steps or tokens: shares from the bottom
 
 
 def test_orders_are_drawn_beside_ours(finished):
@@ -478,12 +556,14 @@ def test_a_tiny_study_runs_is_interrupted_and_goes_on(tmp_path, capsys):
     assert np.isfinite(rows["skip", 16]["loss_difference"])
     assert rows["skip", 16]["speedup"] > 0
     assert (output / "table.md").read_text().count("\n") == 6
-    code, out, _ = run(capsys, "study", path, "--output", output, "--dry-run", "--only", "skip")
+    code, out, _ = run(capsys, "study", path, "--output", output, "--commands", "--only", "skip")
     assert code == 0
     assert out.count("done: rti ") == 5
-    code, out, _ = run(capsys, "study", path, "--output", output, "--dry-run", "--only", "skip", "--kinds", "loss,time")
+    code, out, _ = run(
+        capsys, "study", path, "--output", output, "--commands", "--only", "skip", "--kinds", "loss,time"
+    )
     assert code == 0
-    assert [line.split()[2:4] for line in out.splitlines()] == [
+    assert [line.split()[2:4] for line in out.splitlines() if ": rti " in line] == [
         ["train", str(tmp_path / "backbone")],  # which the loss needs
         ["eval", "loss"],
         ["bench", str(tmp_path / "backbone")],

@@ -5,6 +5,7 @@ A row is a model at a budget: a folder of `rti generate`, or a folder of such fo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from rti.picture_folder import MANIFEST, PictureFolder, images_per_second, manif
 from rti.scenes.intervals import Interval, Summary, stratified_summary
 from rti.scorers.results import METRICS, Score, prompt_means, strata
 
+_SHOWN = ("model", "adapter", "budget", "steps", "guidance")  # of a row's manifest
 PAIRED = ("geneval", "clip", "pick", "imagereward")  # scored picture by picture; the others only all together
 
 
@@ -33,7 +35,7 @@ class Difference:
     value: float
     interval: Interval | None = None
     groups: dict[str, float] = field(default_factory=dict)
-    group_intervals: dict[str, Interval] = field(default_factory=dict)
+    group_intervals: dict[str, Interval | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Row:
         """Ready for JSON."""
         manifest = self.manifest
         values: dict[str, Any] = {"row": str(self.path), "folders": [str(folder.path) for folder in self.folders]}
-        values |= {name: manifest[name] for name in ("model", "adapter", "budget", "steps", "guidance")}
+        values |= {name: manifest[name] for name in _SHOWN}
         values |= {"images_per_second": self.speed}
         values["scores"] = {metric: self.score(metric).summary for metric in METRICS if metric in self.scored}
         values["differences"] = {metric: vars(change) for metric, change in self.differences.items()}
@@ -75,13 +77,17 @@ def compare_folders(paths: Sequence[str | Path], resamples: int = 2000, seed: in
 
 def open_row(path: Path) -> Row:
     """The folders of a row with their scores. A metric may be in one of them only."""
-    if (path / MANIFEST).is_file():
+    if os.path.isfile(path / MANIFEST):
         paths = [path]
+    elif not os.path.isdir(path):
+        paths = []
     else:
         paths = sorted(manifest.parent for manifest in path.glob(f"*/{MANIFEST}"))
     if not paths:
         raise InputError(f"{path} is no folder of rti generate, nor does it hold any")
     folders = tuple(PictureFolder.open(one) for one in paths)
+    for folder in folders:
+        _check_manifest(folder)
     _check_alike(folders)
     scored: dict[str, Scored] = {}
     for folder in folders:
@@ -96,6 +102,15 @@ def open_row(path: Path) -> Row:
     if not scored:
         raise InputError(f"{path} was not scored; allowed: rti score {'|'.join(METRICS)} FOLDER")
     return Row(path, scored, folders, images_per_second(folders[0].path))
+
+
+def _check_manifest(folder: PictureFolder) -> None:
+    """Refuse a manifest without what a row shows."""
+    found = folder.manifest
+    missing = [name for name in (*_SHOWN, "patches", "reduction") if name not in found]
+    if missing or not isinstance(found["reduction"], (dict, type(None))):
+        what = f"lacks {missing[0]}" if missing else f"has the reduction {found['reduction']!r}"
+        raise InputError(f"{folder.path / MANIFEST} is damaged: it {what}; draw the folder again")
 
 
 def check_pair(first: PictureFolder, second: PictureFolder) -> None:

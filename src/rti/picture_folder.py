@@ -41,7 +41,22 @@ class Entry:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Entry:
-        return cls(**values | {"files": tuple(values["files"]), "seeds": tuple(values["seeds"])})
+        """Refuses, by a ValueError, what is no line of prompts.jsonl; files lie inside the folder."""
+        entry = cls(**values | {"files": tuple(values["files"]), "seeds": tuple(values["seeds"])})
+        whole = [entry.index, *entry.seeds]
+        if any(isinstance(one, bool) or not isinstance(one, int) for one in whole):
+            raise ValueError(f"index {entry.index!r} and seeds must be whole numbers")
+        if not all(isinstance(file, str) and _is_inside(file) for file in entry.files):
+            raise ValueError(f"files {entry.files!r} must be names inside the folder")
+        if not isinstance(entry.prompt, (str, int)) or not isinstance(entry.group, (str, type(None))):
+            raise ValueError(f"prompt {entry.prompt!r} of group {entry.group!r} is no text or label of a group")
+        if not isinstance(entry.metadata, (dict, type(None))):
+            raise ValueError(f"metadata {entry.metadata!r} is no object")
+        return entry
+
+
+def _is_inside(file: str) -> bool:
+    return bool(file) and not Path(file).is_absolute() and ".." not in Path(file).parts and "\0" not in file
 
 
 @dataclass(frozen=True)
@@ -56,13 +71,13 @@ class PictureFolder:
     def open(cls, path: str | Path) -> PictureFolder:
         """A folder of `rti generate`, or one in GenEval's layout. All its pictures must be there."""
         path = Path(path)
-        if not path.is_dir():
+        if not os.path.isdir(path):  # which a name too long for a path is not, either
             raise InputError(f"{path} is no folder")
         if (path / MANIFEST).is_file():
             folder = cls(path, read_manifest(path), _read_entries(path))
         else:
             folder = cls(path, None, _foreign_entries(path))
-        missing = [file for entry in folder.entries for file in entry.files if not (path / file).is_file()]
+        missing = [file for entry in folder.entries for file in entry.files if not os.path.isfile(path / file)]
         if missing:
             total = sum(len(entry.files) for entry in folder.entries)
             raise InputError(
@@ -131,10 +146,10 @@ def is_whole(path: Path, size: tuple[int, int]) -> bool:
 
 def check_manifest(folder: Path, manifest: dict[str, Any]) -> bool:
     """Whether the folder was begun, by these very settings; refuse one of others, or one that holds other things."""
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         raise InputError(f"cannot write to {folder}: {nearest} is in the way or read-only")
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         return False
     if not (folder / MANIFEST).is_file():
         others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
@@ -178,7 +193,7 @@ def entries_text(entries: tuple[Entry, ...]) -> str:
 def images_per_second(folder: Path) -> float | None:
     """The median batch's pictures per second of one process; None where nothing was timed."""
     try:
-        lines = (folder / TIMING).read_text(encoding="utf-8").splitlines()
+        lines = (folder / TIMING).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
     rates = []
@@ -186,8 +201,9 @@ def images_per_second(folder: Path) -> float | None:
         try:
             values = json.loads(line)
             rates.append(values["pictures"] / values["seconds"])
-        except (ValueError, KeyError, TypeError, ZeroDivisionError):
+        except (ValueError, KeyError, TypeError, ZeroDivisionError, RecursionError):
             continue  # a line that a killed run did not finish
+    rates = [rate for rate in rates if rate > 0]
     return statistics.median(rates) if rates else None
 
 
@@ -198,7 +214,7 @@ def _read_entries(path: Path) -> tuple[Entry, ...]:
         return tuple(Entry.from_dict(json.loads(line)) for line in lines if line)
     except FileNotFoundError:
         raise InputError(f"{file} does not exist; run the same rti generate again, it writes it") from None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{file} is not readable ({error})") from None
 
 

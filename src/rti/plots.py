@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,29 @@ if TYPE_CHECKING:
     from PIL import Image
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: told apart by everyone
+LINES = (*COLOURS, "#7A5C3E", "#999999", "#882255", "#117733")  # where there are more
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one more than colours, so that pairs repeat late
 GREY = "#444444"
+
+# A method has one colour, in the study (by the name of its row) as in the probes (by its title): its place in LINES.
+METHODS = {
+    **{"merge-estimate": 0, "gaps": 1, "merge": 2, "fixed": 3, "feature-similarity": 4, "latent-array": 5},
+    **{"merge on the estimate (ours)": 0, "gaps of the features (paper)": 1, "merge on the features": 2},
+    **{"fixed boundaries": 3, "feature similarity": 4, "latent array": 5, "token-skip": 6, "token skip": 6},
+}
+
+
+def places_of(names: Iterable[str]) -> dict[str, int]:
+    """The place in LINES and MARKERS of each name: its own, or the next that none of the others has."""
+    names = list(dict.fromkeys(names))
+    free = (place for place in itertools.count() if place not in {METHODS.get(name) for name in names})
+    return {name: METHODS[name] if name in METHODS else next(free) for name in names}
+
+
+def legend_below(figure: Figure, one: Axes, columns: int) -> None:
+    """One legend for all panels, below them, where it covers nothing."""
+    handles, labels = one.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
 def axes(width: float = 6.0, height: float = 4.0) -> Axes:
@@ -26,8 +48,7 @@ def axes(width: float = 6.0, height: float = 4.0) -> Axes:
 
 def panels(count: int, width: float = 11.0, height: float = 3.6) -> list[Axes]:
     """Several side by side in one figure."""
-    pyplot = _pyplot()
-    _, row = pyplot.subplots(1, count, figsize=(width, height), layout="constrained", squeeze=False)
+    row = _figure(figsize=(width, height), layout="constrained").subplots(1, count, squeeze=False)
     for one in row[0]:
         one.grid(alpha=0.25)
         one.spines[["top", "right"]].set_visible(False)
@@ -41,14 +62,14 @@ def picture_grid(
     side: float = 1.7,
 ) -> Figure:
     """Pictures in rows with labels at the left and above; None leaves a place empty."""
-    pyplot = _pyplot()
     columns = max(len(row) for row in rows)
     # Room for the labels: at the left by the longest of their lines, above by the most lines.
     left = 0.15 + 0.085 * max((len(line) for label in row_labels for line in label.split("\n")), default=0)
     headings = [textwrap.fill(label, max(8, int(13 * side))) for label in column_labels]
     top = 0.12 + 0.17 * max((label.count("\n") + 1 for label in headings), default=0)
     width, height = left + columns * side, top + len(rows) * side
-    figure, places = pyplot.subplots(len(rows), columns, figsize=(width, height), squeeze=False)
+    figure = _figure(figsize=(width, height))
+    places = figure.subplots(len(rows), columns, squeeze=False)
     figure.subplots_adjust(left / width, 0.01, 0.995, 1 - top / height, wspace=0.04, hspace=0.04)
     for row, (pictures, label) in enumerate(zip(rows, row_labels, strict=True)):
         for column in range(columns):
@@ -63,35 +84,29 @@ def picture_grid(
     return figure
 
 
-def _pyplot() -> Any:
+def _figure(**settings: Any) -> Figure:
+    """An empty figure that pyplot knows nothing of: it is gone with its last reference, also after an error."""
     try:
-        import matplotlib
-        from matplotlib import pyplot  # before the next: where another thread imports it, as gradio's may, this waits
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
     except ImportError:
         raise InputError("a figure needs matplotlib, which is not here: pip install 'region-tokens[plots]'") from None
-    matplotlib.use("Agg")
-    return pyplot
+    return FigureCanvasAgg(Figure(**settings)).figure
 
 
-def save(one: Axes, path: Path, close: bool = True) -> Path:
-    """Write the figure, as PNG, SVG or PDF by its name, and forget it unless it is to be written again."""
-    from matplotlib import pyplot
-
+def save(one: Axes, path: Path) -> Path:
+    """Write the figure, as PNG, SVG or PDF by its name."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         one.figure.savefig(path, dpi=160)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write {path}: {error}") from None
-    finally:
-        if close:
-            pyplot.close(one.figure)
     return path
 
 
 def save_both(figure: Figure, path: Path) -> list[Path]:
-    """Write a figure as PNG and as SVG beside it, the same bytes each time, and forget it."""
+    """Write a figure as PNG and as SVG beside it, the same bytes each time."""
     import matplotlib
-    from matplotlib import pyplot
 
     paths = [path.with_suffix(".png"), path.with_suffix(".svg")]
     try:
@@ -99,10 +114,8 @@ def save_both(figure: Figure, path: Path) -> list[Path]:
         with matplotlib.rc_context({"svg.hashsalt": "rti"}):
             figure.savefig(paths[0], dpi=160)
             figure.savefig(paths[1], dpi=160, metadata={"Date": None})
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"cannot write {path}: {error}") from None
-    finally:
-        pyplot.close(figure)
     return paths
 
 

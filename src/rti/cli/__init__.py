@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 import typer
@@ -17,7 +20,7 @@ from rti.cli.figure import figures
 from rti.cli.figure_runs import fid, frontier, redundancy, steps, walks
 from rti.cli.generate import generate
 from rti.cli.info import flops, info
-from rti.cli.output import show_error
+from rti.cli.output import safe, show_error
 from rti.cli.pretrain import pretrain
 from rti.cli.probe import probes
 from rti.cli.regions import regions
@@ -63,12 +66,14 @@ def _version(show: bool) -> None:
 @app.callback()
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    _traceback: bool = typer.Option(False, "--traceback", help="Show where an unexpected error came from."),
 ):
     pass
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. Bad input is one line on stderr and exit code 2."""
+    """Run the command. Bad input is one line on stderr and exit code 2; anything unforeseen one line and 1."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = app(args=arguments, standalone_mode=False)
     except InputError as error:
@@ -81,4 +86,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         show_error("interrupted")
         code = 130
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # whoever was about to look for it
+            show_error(f"no file or folder can be called {str(error.filename)[:60]}...: the name is too long")
+            sys.exit(2)
+        if "--traceback" in arguments or os.environ.get("RTI_TRACEBACK"):
+            print(safe(traceback.format_exc()), file=sys.stderr)
+        else:
+            advice = "this should not happen; rti --traceback COMMAND, or RTI_TRACEBACK=1, shows where"
+            show_error(f"{type(error).__name__}: {str(error) or 'no message'} ({advice})")
+        code = 1
     sys.exit(code if isinstance(code, int) else 0)

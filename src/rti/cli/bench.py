@@ -14,9 +14,11 @@ from rti.cli.models import (
     MODEL_HELP,
     default_core,
     load_pipeline,
+    preset_of,
     untrained_config,
 )
-from rti.cli.output import show_json, show_table, span
+from rti.cli.options import budget_option, guidance_option, number_option, steps_option
+from rti.cli.output import say, show_json, show_table, span
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 from rti.shipped import shipped
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 @one_line_warnings()
 def bench(
     model: str = typer.Argument(help=MODEL_HELP),
-    budgets: str = typer.Option(None, help="Budgets, one row each, such as 512,256,0.125. Default: the trained ones."),
+    budgets: str = budget_option(None, help="Budgets, one row each, such as 512,256,0.125. Default: the trained ones."),
     text_budget: str = typer.Option(
         None, help="Text tokens in the trunk: 32, or several such as full,32, each with every budget. Default: full."
     ),
@@ -41,11 +43,11 @@ def bench(
     setting: list[str] = typer.Option(None, "--set", help="A reduction's setting, such as --set cuts=merge."),
     core: str = typer.Option(None, help="Without an adapter: first and last block of the core. Default: the preset's."),
     init: str = typer.Option(None, help="'random': random weights instead of a checkpoint; times do not mind."),
-    batch: int = typer.Option(1, help="Pictures at a time; guidance doubles them."),
-    steps: int = typer.Option(None, help="Time whole pictures of so many steps. Default: one guided forward pass."),
-    guidance: float = typer.Option(None, help="Guidance scale; 1 is none. Default: the model's own."),
-    passes: int = typer.Option(3, help="How often each row is timed, in turn with all others; the median counts."),
-    warmup: int = typer.Option(1, help="Passes before those."),
+    batch: int = number_option(1, help="Pictures at a time; guidance doubles them."),
+    steps: int = steps_option(None, help="Time whole pictures of so many steps. Default: one guided forward pass."),
+    guidance: float = guidance_option(),
+    passes: int = number_option(3, help="How often each row is timed, in turn with all others; the median counts."),
+    warmup: int = number_option(1, help="Passes before those.", least=0),
     compile: bool = typer.Option(
         False, "--compile", help="Compile the blocks, of dense too; dense as it was is timed beside."
     ),
@@ -57,7 +59,7 @@ def bench(
     reference: bool = typer.Option(False, "--reference", help="Also time dense with its attention written out."),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
     device: str = typer.Option("auto", help=DEVICE_HELP),
-    threads: int = typer.Option(None, help="Threads on a CPU. Default: torch's own choice."),
+    threads: int = number_option(None, help="Threads on a CPU. Default: torch's own choice.", most=1024),
     plot: Path = typer.Option(None, help="Draw measured and analytic cost against the budget into this file."),
     json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
 ) -> None:
@@ -79,8 +81,6 @@ def bench(
 
         check_output(plot)
     if threads is not None:
-        if threads < 1:
-            raise InputError(f"threads must be at least 1, got {threads}")
         torch.set_num_threads(threads)
     texts = [None if text == "full" else parse_budget(text) for text in (text_budget or "full").split(",")]
     dense, models, default = _load(model, adapter, reductions, setting or [], span(core), init, dtype, device, texts)
@@ -128,7 +128,7 @@ def bench(
     if plot is not None:
         from rti.plots import cost_figure
 
-        print(cost_figure(values, plot))
+        say(cost_figure(values, plot))
     if json:
         show_json(values)
 
@@ -147,7 +147,6 @@ def _load(
     """The frozen backbone alone, the models to compare with it, on the same weights, and the budgets to try."""
     from rti.benchmark import twin
     from rti.core import attach
-    from rti.presets import find_preset
 
     pipe = load_pipeline(model, adapter, dtype, device, **({"init": init} if init else {}))
     ships = adapter is None and pipe.elastic is not None and shipped(model) is not None
@@ -166,7 +165,7 @@ def _load(
             dense = twin(backbone)
         return dense, {trained.config.name: trained.merge(keep=False)}, "0.5,0.25,0.125,0.0625"
 
-    preset = None if Path(model).exists() else find_preset(model)
+    preset = preset_of(model)
     dense, models = pipe.backbone, {}
     usual = usual or (preset.core if preset else default_core(dense.depth))
     for name in (reductions or "region").split(","):
@@ -208,7 +207,7 @@ def _show(values: dict[str, Any]) -> None:
     parts = list(dict.fromkeys(part for row in rows for part in row["parts"]))
     shares = [[part, *(_share(row, part) for row in rows)] for part in sorted(parts, key=_in_order)]
     show_table("Where the time goes, % of a run (interface: all around the core)", ("", *names), shares)
-    print(
+    say(
         f"dense runs at {values['dense_gflops']} GFLOP/s, {100 * values['dense_share_of_gemm']:.0f} % of a plain "
         f"linear layer's {values['gemm_gflops']}"
     )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from rti.cli.output import show_json, show_table
+from rti.cli.options import number_option
+from rti.cli.output import say, show_json, show_table
 from rti.cli.warn import one_line_warnings
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def compare(
     folders: list[Path] = typer.Argument(
         help="The reference (dense), then what to compare with it: folders of rti generate, or folders of those."
     ),
-    resamples: int = typer.Option(2000, help="Bootstrap resamples."),
+    resamples: int = number_option(2000, help="Bootstrap resamples.", most=100000),
     json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
 ) -> None:
     """Compare scored folders: a row each, and each one's paired difference to the first with its 95 % interval.
@@ -49,12 +50,14 @@ def compare(
     for row in rows[1:]:
         found = notable_differences(row, rows[0])
         if found:
-            print(f"{row.path} also differs in {', '.join(found)}")
+            say(f"{row.path} also differs in {', '.join(found)}")
     if json:
         show_json({"reference": str(folders[0]), "resamples": resamples, "rows": [row.as_dict() for row in rows]})
 
 
 def _show(rows: list[Row]) -> None:
+    from rti.comparison import PAIRED
+
     tasks = list(dict.fromkeys(task for row in rows for task in _tasks(row)))
     tasks.sort(key=lambda task: list(TASKS).index(task) if task in TASKS else len(TASKS))
     metrics = [metric for metric in METRICS if any(metric in row.scored for row in rows)]
@@ -68,7 +71,7 @@ def _show(rows: list[Row]) -> None:
         lines.append(line + [_cell(row, metric, 1, METRICS[metric][1]) for metric in metrics])
         for metric, change in row.differences.items():
             scale, digits = (100, 1) if metric == "geneval" else (1, METRICS[metric][1] + 1)
-            shown = [f"{scale * change.value:+.{digits}f}", "no pairs"]
+            shown = [f"{scale * change.value:+.{digits}f}", "" if metric in PAIRED else "no pairs"]
             if change.interval is not None:
                 shown[1] = " to ".join(f"{scale * side:+.{digits}f}" for side in change.interval)
             changes.append([str(row.path), "GenEval" if metric == "geneval" else METRICS[metric][0], *shown])

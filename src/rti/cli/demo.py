@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from rti.cli.models import DEVICE_HELP, load_pipeline
+from rti.cli.options import budget_option, number_option, seed_option, steps_option
 from rti.cli.output import show_json, show_table, whole_numbers
 from rti.errors import InputError
 from rti.shipped import DEFAULT
@@ -13,10 +15,11 @@ from rti.shipped import DEFAULT
 
 def demo(
     output: Path = typer.Option("demo.png", "--output", "-o", help="Where to write the picture."),
-    budget: str = typer.Option("128,64,32,16", help="Numbers of regions, one row each, below the dense one."),
-    steps: int = typer.Option(25, help="Sampling steps."),
-    seed: int = typer.Option(0, help="Seed of the first prompt; the next has the next seed."),
-    passes: int = typer.Option(2, help="How often each row is drawn; its time is the median."),
+    budget: str = budget_option("128,64,32,16", help="Numbers of regions, one row each, below the dense one."),
+    steps: int = steps_option(25, help="Sampling steps."),
+    seed: int = seed_option(0, help="Seed of the first prompt; the next has the next seed."),
+    passes: int = number_option(2, help="How often each row is drawn; its time is the median."),
+    device: str = typer.Option("auto", help=DEVICE_HELP),
     json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
 ) -> None:
     """Draw the same prompts and seeds at several budgets with the model that ships with rti, and time them.
@@ -26,18 +29,14 @@ def demo(
     """
     from rti.demo import PROMPTS, demo_sheet, measured_accuracies, run_demo
     from rti.images import check_output, save_image
-    from rti.pipeline import Pipeline
     from rti.shipped import find_shipped
 
     check_output(output)
     budgets = whole_numbers(budget, "budget")
-    for name, value in (("steps", steps), ("passes", passes)):
-        if value < 1:
-            raise InputError(f"{name} must be at least 1, got {value}")
     folder = find_shipped(DEFAULT)
     if folder is None:
         raise InputError(f"the model {DEFAULT!r} is not in this installation of rti")
-    pipe = Pipeline.from_pretrained(folder / "adapter", merge=False)
+    pipe = load_pipeline(str(folder / "adapter"), device=device)
     accuracies, images = measured_accuracies(folder)
     rows = run_demo(pipe, budgets, steps=steps, seed=seed, passes=passes, accuracies=accuracies)
     path = save_image(demo_sheet(rows, PROMPTS, pipe.backbone.grid), output)

@@ -17,7 +17,8 @@ from rti.cli.models import (
     TEXT_BUDGET_HELP,
     load_pipeline,
 )
-from rti.cli.output import show_json, show_table
+from rti.cli.options import budget_option, guidance_option, number_option, seed_option, steps_option
+from rti.cli.output import say, show_json, show_table
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 
@@ -35,16 +36,18 @@ evaluations = typer.Typer(
 @one_line_warnings()
 def scenes(
     model: str = typer.Argument(help=MODEL_HELP),
-    budget: str = typer.Option(
+    budget: str = budget_option(
         None, help="Budgets, one row each: dense,128,0.25. Default: dense, and 0.25 with an adapter."
     ),
-    images: int = typer.Option(240, help="Pictures per budget, from six tasks in turn; at least 6."),
-    seed: int = typer.Option(7, help="Seed of the prompts and of each picture's noise."),
-    steps: int = typer.Option(None, help="Sampling steps. Default: the model's own."),
-    guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own."),
+    images: int = number_option(
+        240, "--images", "--count", help="Pictures per budget, from six tasks in turn; at least 6.", least=6
+    ),
+    seed: int = seed_option(0, help="Seed of the prompts and of each picture's noise."),
+    steps: int = steps_option(None),
+    guidance: float = guidance_option(),
     guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP),
     text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP),
-    batch: int = typer.Option(16, help="Pictures at a time; it does not change them."),
+    batch: int = number_option(16, help="Pictures at a time; it does not change them."),
     split: str = typer.Option(
         None, help="Prompts: train (combinations seen in training, the default), held-out (never seen), all (both)."
     ),
@@ -129,7 +132,7 @@ def scenes(
         save_results(output, values, results)
         unfinished.clear()
         drawn = any(result.images is not None for result in results)
-        print(f"{output}: {'pictures with verdicts, and ' if drawn else ''}results.json")
+        say(f"{output}: {'pictures with verdicts, and ' if drawn else ''}results.json")
     if json:
         show_json(values)
 
@@ -139,13 +142,13 @@ def scenes(
 def loss(
     model: str = typer.Argument(help=MODEL_HELP),
     data: str = typer.Option(..., help="As of rti train; pictures the model was not trained on. scenes: by the seed."),
-    budget: str = typer.Option(
+    budget: str = budget_option(
         None, help="Budgets, one row each: dense,128,0.25. Default: dense, and 0.25 with an adapter."
     ),
-    examples: int = typer.Option(256, help="Pictures, the same ones at every budget."),
-    seed: int = typer.Option(7, help="Seed of the pictures' order, times and noise."),
+    examples: int = number_option(256, help="Pictures, the same ones at every budget."),
+    seed: int = seed_option(7, help="Seed of the pictures' order, times and noise."),
     text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP),
-    batch: int = typer.Option(32, help="Pictures at a time; it does not change the loss."),
+    batch: int = number_option(32, help="Pictures at a time; it does not change the loss."),
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
     output: Path = typer.Option(None, "--output", "-o", help="JSON file for the loss and time of every example."),
     estimate: str = typer.Option(
@@ -183,7 +186,7 @@ def loss(
             str(row["budget"]),
             f"{row['loss']:.4f}",
             f"{row['difference_to_dense']:+.4f}" if "difference_to_dense" in row else "",
-            "{:+.4f} to {:+.4f}".format(*row["difference_interval"]) if "difference_interval" in row else "",
+            "{:+.4f} to {:+.4f}".format(*row["difference_interval"]) if row.get("difference_interval") else "",
         ]
         for row in rows
     ]
@@ -213,7 +216,9 @@ def _show(model: str, values: dict, results: list[SceneResult]) -> None:
         (
             str(result.name),
             f"{100 * change.overall:+.1f}",
-            "{:+.1f} to {:+.1f}".format(*(100 * v for v in change.interval)),
+            "{:+.1f} to {:+.1f}".format(*(100 * v for v in change.interval))
+            if change.interval
+            else "none: no two differ",
         )
         for result in results
         if (change := result.difference) is not None

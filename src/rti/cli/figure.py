@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rti.cli.models import DEVICE_HELP, MODEL_HELP, load_pipeline
-from rti.cli.options import unfold
-from rti.cli.output import show_json, whole_numbers
+from rti.cli.options import budget_option, guidance_option, number_option, seed_option, steps_option, unfold
+from rti.cli.output import say, show_json, whole_numbers
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 
@@ -39,9 +40,9 @@ class Pictures:
 
     model: str = typer.Argument(help=MODEL_HELP)
     subjects: list[str] = typer.Argument(help="Prompts, or labels for a class-conditional model.")
-    seed: int = typer.Option(0, help="Seed of the pictures' noise.")
-    steps: int = typer.Option(None, help="Sampling steps. Default: the model's own.")
-    guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own.")
+    seed: int = seed_option(0, help="Seed of the pictures' noise.")
+    steps: int = steps_option(None)
+    guidance: float = guidance_option()
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
     device: str = typer.Option("auto", help=DEVICE_HELP)
     json: bool = JSON
@@ -73,7 +74,7 @@ def _from_data(name: str, text: str) -> Any:
         from rti.probes.journal import read_data
 
         values = read_data(data, name)
-        output = output or (data if data.is_dir() else data.parent) / f"{name}.png"
+        output = output or (data if os.path.isdir(data) else data.parent) / f"{name}.png"
         _check(output)
         _write(getattr(drawn, f"{name}_figure")(values, paper), values, output, json)
 
@@ -100,8 +101,8 @@ def lorenz(
     json: bool = JSON,
 ) -> None:
     """How unevenly detail lies, in the pictures a model draws and in photographs."""
+    from rti.backbones.checkpoint import read_json
     from rti.probes.figures import lorenz_figure
-    from rti.probes.journal import read_json_file
 
     titles = names.split(",") if names else [f"{path.parent.name}/{path.stem}" for path in data]
     if len(titles) != len(data):
@@ -109,10 +110,11 @@ def lorenz(
     _check(output)
     curves = {}
     for title, path in zip(titles, data, strict=True):
-        values = read_json_file(path / "lorenz.json" if path.is_dir() else path)
-        if "lorenz" not in values:
+        values = read_json(path / "lorenz.json" if os.path.isdir(path) else path)
+        curve = values["lorenz"].get("share_of_detail") if isinstance(values.get("lorenz"), dict) else None
+        if curve is None:
             raise InputError(f"{path} has no Lorenz curve; allowed: what rti probe redundancy or lorenz writes")
-        curves[title] = values["lorenz"]["share_of_detail"]
+        curves[title] = curve
     _write(lorenz_figure(curves, paper), {"figure": "lorenz", "curves": curves}, output, json)
 
 
@@ -121,7 +123,7 @@ def lorenz(
 @unfold
 def gallery(
     pictures: Pictures,
-    budgets: str = typer.Option("0.5,0.25,0.125", help="Budgets, a row each, below the dense one."),
+    budgets: str = budget_option("0.5,0.25,0.125", help="Budgets, a row each, below the dense one."),
     trained: list[str] = TRAINED,
     output: Path = typer.Option("gallery.png", "--output", "-o", help=OUTPUT_HELP),
 ) -> None:
@@ -144,8 +146,8 @@ def gallery(
 @unfold
 def overlay(
     pictures: Pictures,
-    budget: str = typer.Option("0.25", help="How many regions: 64, 0.25, 25%."),
-    moments: int = typer.Option(2, help="How many moments of sampling; two are early and late."),
+    budget: str = budget_option("0.25", help="How many regions: 64, 0.25, 25%."),
+    moments: int = number_option(2, help="How many moments of sampling; two are early and late."),
     output: Path = typer.Option("overlay.png", "--output", "-o", help=OUTPUT_HELP),
 ) -> None:
     """The regions an adapter uses along sampling, drawn on the picture as it forms."""
@@ -162,7 +164,7 @@ def overlay(
 @unfold
 def methods(
     pictures: Pictures,
-    budget: str = typer.Option("0.25", help="How many groups: 64, 0.25, 25%."),
+    budget: str = budget_option("0.25", help="How many groups: 64, 0.25, 25%."),
     trained: list[str] = TRAINED,
     core: str = typer.Option(None, help="First and last block of the core. Default: the adapter's, or the paper's."),
     output: Path = typer.Option("methods.png", "--output", "-o", help=OUTPUT_HELP),
@@ -214,6 +216,6 @@ def _write(figure: Figure, values: dict[str, Any], output: Path, json: bool) -> 
     paths = save_both(figure, output)
     data = output.with_suffix(".json")
     write_data(data, values)
-    print(", ".join(str(path) for path in (*paths, data)))
+    say(", ".join(str(path) for path in (*paths, data)))
     if json:
         show_json({"output": str(paths[0]), "svg": str(paths[1]), "data": str(data)})

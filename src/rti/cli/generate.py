@@ -16,7 +16,8 @@ from rti.cli.models import (
     TEXT_BUDGET_HELP,
     load_pipeline,
 )
-from rti.cli.output import show_error, show_json, show_table
+from rti.cli.options import budget_option, guidance_option, number_option, seed_option, steps_option
+from rti.cli.output import say, show_error, show_json, show_table
 from rti.cli.warn import one_line_warnings
 
 PROMPTS_HELP = (
@@ -32,19 +33,19 @@ def generate(
     output: Path = typer.Option(
         ..., "--output", "-o", help="Folder for the pictures: new, or that of a run to resume."
     ),
-    budget: str = typer.Option("dense", help="Regions: dense (the frozen backbone), 256, or a share such as 0.25."),
+    budget: str = budget_option("dense", help="Regions: dense (the frozen backbone), 256, or a share such as 0.25."),
     guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP),
     text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP),
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
-    images: int = typer.Option(None, help="Pictures per prompt. Default: the benchmark's, 4 for geneval, else 1."),
-    count: int = typer.Option(
+    images: int = number_option(None, help="Pictures per prompt. Default: the benchmark's, 4 for geneval, else 1."),
+    count: int = number_option(
         None, help="So many prompts, spread over all; of scenes and classes so many (240 and 50000). Default: all."
     ),
     split: str = typer.Option("train", help="Of scenes: train, held-out or all."),
-    steps: int = typer.Option(None, help="Sampling steps. Default: the model's own."),
-    guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own."),
-    seed: int = typer.Option(0, help="Every picture has a seed of its own, made from this and its place."),
-    batch: int = typer.Option(16, help="Pictures at a time on each process."),
+    steps: int = steps_option(None),
+    guidance: float = guidance_option(),
+    seed: int = seed_option(0, help="Every picture has a seed of its own, made from this and its place."),
+    batch: int = number_option(16, help="Pictures at a time on each process."),
     size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ..."),
     text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names."),
     lenient: bool = typer.Option(False, "--lenient", help="Leave out words the model does not know, with a warning."),
@@ -114,6 +115,6 @@ def generate(
     rows = [(name.replace("_", " "), str(value)) for name, value in values.items()]
     show_table(f"rti generate {model} --prompts {prompts}", ("", ""), rows)
     if missing:
-        print(f"process 1 of {shard.world} is done; {missing} pictures are still being drawn by the others")
+        say(f"process 1 of {shard.world} is done; {missing} pictures are still being drawn by the others")
     if json:
         show_json(values | {"manifest": generation.manifest})

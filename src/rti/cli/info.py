@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from rti.cli.models import MODEL_HELP, describe
+from rti.cli.options import budget_option
 from rti.cli.output import show_json, show_table, span
 from rti.errors import InputError
 
@@ -17,7 +18,7 @@ JSON = typer.Option(False, "--json", help="Print one JSON line at the end.")
 
 def info(
     model: str = MODEL,
-    budget: str = typer.Option("0.25", help="The budget for which to list tokens per block: 256, 0.25, 25%."),
+    budget: str = budget_option("0.25", help="The budget for which to list tokens per block: 256, 0.25, 25%."),
     core: str = CORE,
     reduction: str = REDUCTION,
     setting: list[str] = SETTING,
@@ -47,6 +48,9 @@ def info(
         "depth": backbone.depth,
         "core": [first, last],
         "reduction": config.to_dict(),
+        "sampler": backbone.flow.sampler,
+        "steps": backbone.flow.steps,
+        "guidance": backbone.flow.guidance_scale,
         "budget": regions,
         "tokens_per_block": tokens,
         "blocks_run": blocks,
@@ -80,7 +84,7 @@ def _runs(blocks: list[int], tokens: list[int]) -> list[tuple[str, int]]:
 
 def flops(
     model: str = MODEL,
-    budgets: str = typer.Option(None, help="Budgets, such as 64,256,0.5. Default: those the model is trained for."),
+    budgets: str = budget_option(None, help="Budgets, such as 64,256,0.5. Default: those the model is trained for."),
     text_budget: str = typer.Option(None, help="Text tokens in the trunk, such as 32 or 0.25. Default: all."),
     core: str = CORE,
     reduction: str = REDUCTION,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rti.errors import InputError
-from rti.presets import PRESETS, find_preset
+from rti.presets import PRESETS, Preset, find_preset
 from rti.shipped import SHIPPED
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def describe(
     from rti.backbones import FAMILIES, build, load_backbone
     from rti.reductions import make_reduction
 
-    preset = None if Path(model).exists() else find_preset(model)
+    preset = preset_of(model)
     folder = adapter_folder(model) if preset is None else None
     if preset is not None:
         backbone, config = build(preset.family, preset.sizes), untrained_config("region", [], core or preset.core)
@@ -59,6 +59,11 @@ def describe(
     with torch.device("meta"):
         module = make_reduction(config, backbone)
     return backbone, module, config
+
+
+def preset_of(model: str, size: str | None = None) -> Preset | None:
+    """The preset of that name; a file or folder of that name comes first. (A name too long for a path is none.)"""
+    return None if os.path.exists(model) else find_preset(model, size)
 
 
 def load_pipeline(

@@ -1,12 +1,52 @@
-"""Options that several commands share, as one parameter."""
+"""Options that several commands share: alone, and several as one parameter."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
+
+import typer
+
+from rti.errors import InputError
+
+LARGEST_SEED = 2**32 - 1  # what numpy, torch and rti.generation all take
+
+
+def number_option(default: int | None, *names: str, help: str, least: int = 1, most: int = 10**9) -> Any:
+    """A whole number between bounds: beyond them it is a slip, which would end in an overflow or without memory."""
+
+    def check(option: typer.CallbackParam, value: int | None) -> int | None:
+        if value is not None and not least <= value <= most:
+            raise InputError(f"{option.name.replace('_', ' ')} must be from {least} to {most}, got {value}")
+        return value
+
+    return typer.Option(default, *names, help=help, callback=check)
+
+
+def steps_option(default: int | None, help: str = "Sampling steps. Default: the model's own.") -> Any:
+    return number_option(default, help=help, most=100_000)
+
+
+def guidance_option(help: str = "Guidance scale. Default: the model's own.") -> Any:
+    def check(value: float | None) -> float | None:
+        if value is not None and not math.isfinite(value):
+            raise InputError(f"guidance scale {value} is not usable; allowed: a finite number, 1 for none")
+        return value
+
+    return typer.Option(None, help=help, callback=check)
+
+
+def seed_option(default: int, help: str) -> Any:
+    return number_option(default, help=help, least=0, most=LARGEST_SEED)
+
+
+def budget_option(default: str | None, help: str) -> Any:
+    """One budget or several: both spellings, in every command."""
+    return typer.Option(default, "--budget", "--budgets", help=help)
 
 
 def unfold(command: Callable[..., None]) -> Callable[..., None]:

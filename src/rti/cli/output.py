@@ -15,16 +15,17 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text  # plain: a path may hold what rich would take for markup
 
     named = any(columns)
     table = Table(box=box.SIMPLE_HEAD if named else None, show_header=named, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = all(isinstance(row[index], (int, float)) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(safe(column)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_text(value) for value in row))
+        table.add_row(*(Text(safe(_text(value))) for value in row))
     console = Console(width=width)
-    console.print(title, style="bold", highlight=False)
+    console.print(Text(safe(title)), style="bold")
     console.print(table)
     console.print()
 
@@ -35,12 +36,30 @@ def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if abs(value) < 0.1 else f"{value:.2f}"
 
 
+def safe(text: str) -> str:
+    """A text for the terminal: what is not printable, and could command it or turn the line around, as its code.
+
+    Line ends stay. Every text that a user or a file has a part in passes through here on its way out.
+    """
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+
+
+def say(text: object) -> None:
+    """Print a line for people."""
+    print(safe(str(text)))
+
+
 def show_json(values: dict[str, Any]) -> None:
     print(json.dumps(values), flush=True)
 
 
-def show_error(message: str) -> None:
-    print("rti: error: " + " ".join(message.split()), file=sys.stderr)
+def show_error(message: str, kind: str = "error") -> None:
+    print(f"rti: {kind}: {safe(' '.join(message.split()))}", file=sys.stderr)
+
+
+def counted(count: int, what: str) -> str:
+    """1 picture, 2 pictures."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def whole_numbers(text: str, what: str) -> list[int]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rti.cli.models import DEVICE_HELP, DTYPE_HELP, MODEL_HELP, default_core, load_pipeline
-from rti.cli.options import unfold
-from rti.cli.output import show_json, show_table, span
+from rti.cli.models import DEVICE_HELP, DTYPE_HELP, MODEL_HELP, default_core, load_pipeline, preset_of
+from rti.cli.options import budget_option, guidance_option, number_option, seed_option, steps_option, unfold
+from rti.cli.output import say, show_json, show_table, span
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 
@@ -26,7 +26,7 @@ probes = typer.Typer(
 
 PROMPTS_HELP = "How many prompts (or labels, of a class-conditional model)."
 WATCHED_HELP = "How many of the steps are watched, spread along the trajectory."
-BUDGET = typer.Option("0.25", help="How many groups: 256, 0.25, 25%.")
+BUDGET = budget_option("0.25", help="How many groups: 256, 0.25, 25%.")
 CORE = typer.Option(None, help="First and last block of the core. Default: the adapter's, or the paper's.")
 OUTPUT = typer.Option("probes", "--output", "-o", help="Folder for the data: what is done so far, and the result.")
 JSON = typer.Option(False, "--json", help="Print one JSON line at the end.")
@@ -41,10 +41,10 @@ class Probe:
     prompt_file: Path = typer.Option(
         None, help="Text file of prompts, one a line. Default: the scenes world, or templates."
     )
-    seed: int = typer.Option(7, help="Seed of the prompts and of each picture's noise.")
-    steps: int = typer.Option(30, help="Sampling steps.")
-    guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own.")
-    batch: int = typer.Option(8, help="Pictures at a time; it does not change the result.")
+    seed: int = seed_option(7, help="Seed of the prompts and of each picture's noise.")
+    steps: int = steps_option(30, help="Sampling steps.")
+    guidance: float = guidance_option()
+    batch: int = number_option(8, help="Pictures at a time; it does not change the result.")
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
     size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ...")
     text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names.")
@@ -75,8 +75,8 @@ class Probe:
 @unfold
 def redundancy(
     probe: Probe,
-    prompts: int = typer.Option(128, help=PROMPTS_HELP),
-    watched: int = typer.Option(8, help=WATCHED_HELP),
+    prompts: int = number_option(128, help=PROMPTS_HELP),
+    watched: int = number_option(8, help=WATCHED_HELP),
     budget: str = BUDGET,
     cuts: str = typer.Option("gaps", help="The rule that cuts by content: gaps (the paper's) or merge (ours)."),
     core: str = CORE,
@@ -102,11 +102,11 @@ def redundancy(
     title = f"At block {values['middle_block']}, by time (0 noise, 1 image)"
     show_table(title, ("time", *KINDS), [(f"{time:.2f}", *row) for time, *row in by_step])
     detail = values["lorenz"]
-    print(
+    say(
         f"Detail of the pictures: the most detailed 15 % of patches hold {100 * detail['in_top_15_percent']:.0f} %, "
         f"half of them {100 * detail['in_top_half']:.0f} %"
     )
-    print("Proposed core: blocks {} to {}: ".format(*values["proposed_core"]) + values["why"])
+    say("Proposed core: blocks {} to {}: ".format(*values["proposed_core"]) + values["why"])
     probe.end("redundancy", values)
 
 
@@ -115,8 +115,8 @@ def redundancy(
 @unfold
 def groupings(
     probe: Probe,
-    prompts: int = typer.Option(64, help=PROMPTS_HELP),
-    watched: int = typer.Option(4, help=WATCHED_HELP),
+    prompts: int = number_option(64, help=PROMPTS_HELP),
+    watched: int = number_option(4, help=WATCHED_HELP),
     budget: str = BUDGET,
     core: str = CORE,
     trained: list[str] = typer.Option(
@@ -144,8 +144,8 @@ def groupings(
 @unfold
 def orders(
     probe: Probe,
-    prompts: int = typer.Option(64, help=PROMPTS_HELP),
-    watched: int = typer.Option(4, help=WATCHED_HELP),
+    prompts: int = number_option(64, help=PROMPTS_HELP),
+    watched: int = number_option(4, help=WATCHED_HELP),
     budget: str = BUDGET,
     cuts: str = typer.Option("gaps", help="The rule on each order: gaps (the paper's), merge (ours) or fixed."),
     core: str = CORE,
@@ -167,9 +167,9 @@ def orders(
 @unfold
 def routing(
     probe: Probe,
-    prompts: int = typer.Option(48, help=PROMPTS_HELP),
-    watched: int = typer.Option(10, help=WATCHED_HELP),
-    budgets: str = typer.Option("0.5,0.25,0.125,0.0625", help="Budgets, such as 512,256,0.125."),
+    prompts: int = number_option(48, help=PROMPTS_HELP),
+    watched: int = number_option(10, help=WATCHED_HELP),
+    budgets: str = budget_option("0.5,0.25,0.125,0.0625", help="Budgets, such as 512,256,0.125."),
 ) -> None:
     """Where the partition of a trained adapter spends its tokens while a picture forms, at several budgets.
 
@@ -196,11 +196,12 @@ def routing(
 
 
 @probes.command()
+@one_line_warnings()
 def lorenz(
     folder: Path = typer.Argument(help="A folder of photographs; scripts/photographs.py fetches some."),
     output: Path = OUTPUT,
-    size: int = typer.Option(512, help="The longer side of a picture is scaled to this."),
-    patch: int = typer.Option(16, help="Side of a patch in pixels."),
+    size: int = number_option(512, help="The longer side of a picture is scaled to this.", most=16384),
+    patch: int = number_option(16, help="Side of a patch in pixels.", most=16384),
     json: bool = JSON,
 ) -> None:
     """How unevenly detail lies in photographs: the share of it in the most detailed patches. No model needed."""
@@ -216,14 +217,12 @@ def lorenz(
 
 def core_of(model: str, size: str | None, pipe: Pipeline, typed: str | None) -> tuple[int, int]:
     """The core as typed, or the adapter's, or the paper's."""
-    from rti.presets import find_preset
-
     given = span(typed)
     if given is not None:
         return given
     if pipe.elastic is not None:
         return pipe.elastic.config.core
-    preset = None if Path(model).exists() else find_preset(model, size)
+    preset = preset_of(model, size)
     return preset.core if preset else default_core(pipe.backbone.depth)
 
 
@@ -243,7 +242,7 @@ def _show_rows(values: dict[str, Any], names: tuple[str, ...], title: str) -> No
     soft = [row["name"] for row in values["rows"] if row["spread"] is not None and row["spread_per_patch"] is None]
     fresh = [name for name in soft if not values["reductions"][name]["trained"]]
     if fresh:
-        print(f"{', '.join(fresh)}: read by fresh weights, which says little; give --trained NAME=FOLDER")
+        say(f"{', '.join(fresh)}: read by fresh weights, which says little; give --trained NAME=FOLDER")
 
 
 _TITLES = {
@@ -261,6 +260,6 @@ def _number(value: float | None, error: float | None = None) -> str:
 
 
 def end(folder: Path, name: str, values: dict[str, Any], json: bool) -> None:
-    print(f"{folder / name}.json: the data; rti figure {name} {folder} draws it")
+    say(f"{folder / name}.json: the data; rti figure {name} {folder} draws it")
     if json:
         show_json(values)

@@ -6,17 +6,18 @@ from pathlib import Path
 
 import typer
 
+from rti.cli.options import budget_option, number_option
 from rti.cli.output import show_json, show_table
 from rti.config import CUT_NAMES, ORDER_NAMES
 
 
 def regions(
     image: Path = typer.Argument(help="A picture: png, jpg, webp, ..."),
-    budget: str = typer.Option("0.25", help="How many regions: 256, 0.25 or 25% of the patches."),
+    budget: str = budget_option("0.25", help="How many regions: 256, 0.25 or 25% of the patches."),
     cuts: str = typer.Option("merge", help=f"The rule that places the cuts: {', '.join(CUT_NAMES)}."),
     order: str = typer.Option("hilbert", help=f"The walk over the patches: {', '.join(ORDER_NAMES)}."),
-    patch: int = typer.Option(16, help="Side of a patch in pixels."),
-    size: int = typer.Option(512, help="The longer side of the picture is scaled to this."),
+    patch: int = number_option(16, help="Side of a patch in pixels.", most=16384),
+    size: int = number_option(512, help="The longer side of the picture is scaled to this.", most=16384),
     output: Path = typer.Option("regions.png", "--output", "-o", help="Where to write the drawing."),
     json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from pathlib import Path
 
 import typer
@@ -13,9 +15,12 @@ from rti.cli.models import (
     INT8_HELP,
     MODEL_HELP,
     TEXT_BUDGET_HELP,
+    default_core,
     load_pipeline,
+    preset_of,
 )
-from rti.cli.output import show_json, show_table, span, whole_numbers
+from rti.cli.options import budget_option, guidance_option, seed_option, steps_option
+from rti.cli.output import counted, show_json, show_table, span, whole_numbers
 from rti.cli.warn import one_line_warnings
 from rti.config import CUT_NAMES, CUT_SOURCES
 from rti.errors import InputError
@@ -30,19 +35,25 @@ def sample(
     model: str = typer.Option(None, "--model", "-m", help=MODEL_HELP + DEFAULT_HELP),
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
     size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ..."),
-    labels: str = typer.Option(None, help="Class labels, such as 207,360, for a class-conditional model."),
-    budget: str = typer.Option(
+    labels: str = typer.Option(
+        None, "--labels", "--label", help="Class labels, such as 207,360, for a class-conditional model."
+    ),
+    budget: str = budget_option(
         None, help="Budgets, one row each: dense,512,0.25. Default: dense, and 0.25 with an adapter."
     ),
-    steps: int = typer.Option(None, help="Sampling steps. Default: the model's own."),
-    guidance: float = typer.Option(None, help="Guidance scale. Default: the model's own."),
+    steps: int = steps_option(None),
+    guidance: float = guidance_option(),
     guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP),
     text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP),
-    seed: int = typer.Option(
+    seed: int = seed_option(
         0, help="Seed of the first picture; the next prompt has the next seed, every row the same."
     ),
-    regions: bool = typer.Option(False, "--regions", help="Draw each row's regions at the last step."),
-    output: Path = typer.Option("sample.png", "--output", "-o", help="Where to write the picture."),
+    regions: bool = typer.Option(
+        False, "--regions", help="Also draw each row's regions at the last step, into NAME-regions.png."
+    ),
+    output: Path = typer.Option(
+        None, "--output", "-o", help="Where to write the picture. Default: sample.png, or the next free name."
+    ),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
     int8: bool = typer.Option(False, "--int8", help=INT8_HELP),
     device: str = typer.Option("auto", help=DEVICE_HELP),
@@ -77,17 +88,17 @@ def sample(
     import torch
 
     from rti.budget import parse_budget, resolve_budget
-    from rti.cli.models import default_core
     from rti.config import RegionConfig
     from rti.core import ElasticModel, attach
     from rti.images import check_output, contact_sheet, draw_regions, enlarge, save_image
-    from rti.presets import find_preset
+    from rti.scenes.classes import subject_names
 
+    output = output or _free_name()
     check_output(output)
     options = {"init": init} if init else {}
     pipe = load_pipeline(model, adapter, dtype, device, size=size, text_encoder=text_encoder, **options)
     if untrained and not isinstance(pipe.model, ElasticModel):
-        preset = None if Path(model).exists() else find_preset(model, size)
+        preset = preset_of(model, size)
         where = span(core) or (preset.core if preset else default_core(pipe.backbone.depth))
         pipe.model = attach(
             pipe.model, RegionConfig(core=where, cuts=cuts, cuts_from=cuts_from, text_regions=text_budget is not None)
@@ -100,21 +111,22 @@ def sample(
         raise InputError(
             f"budget {budget!r} needs an adapter; give --adapter FOLDER, or --untrained to see one at work"
         )
-    beside = {
+    budgets = {
         "guidance_budget": None if guidance_budget is None else parse_budget(guidance_budget),
         "text_budget": None if text_budget is None else parse_budget(text_budget),
     }
     subjects = {"label": whole_numbers(labels, "labels")} if labels else {"prompt": list(prompts)}
-    names = [str(subject) for subject in next(iter(subjects.values()))]
+    asked = next(iter(subjects.values()))
+    names = subject_names(pipe.backbone, asked)
 
-    pictures, seconds = {}, {}
+    pictures, overlays, seconds = {}, {}, {}
     for row in rows:
         with pipe.drawing(row is None, int8) as drawing:
             started = time.perf_counter()
             result = drawing(
                 **subjects,
                 budget=row,
-                **(beside if row is not None else {}),
+                **(budgets if row is not None else {}),
                 num_inference_steps=steps,
                 guidance_scale=guidance,
                 generator=[torch.Generator().manual_seed(seed + index) for index in range(len(names))],
@@ -127,11 +139,27 @@ def sample(
             every_patch = torch.arange(pipe.backbone.patches).expand(len(names), -1)
             drawn = every_patch if result.regions is None else result.regions
             pairs = zip(result.images, drawn, strict=True)
-            pictures[row] = [draw_regions(picture, ids, pipe.backbone.grid) for picture, ids in pairs]
+            overlays[row] = [draw_regions(picture, ids, pipe.backbone.grid) for picture, ids in pairs]
 
     titles = ["dense" if row is None else f"R = {row}" for row in rows]
     path = save_image(contact_sheet([pictures[row] for row in rows], titles, names), output)
+    values = {"output": str(path), "model": model, "subjects": [str(one) for one in asked], "seed": seed}
+    if regions:
+        beside = path.with_stem(f"{path.stem}-regions")
+        values["regions"] = str(save_image(contact_sheet([overlays[row] for row in rows], titles, names), beside))
     report = [{"budget": "dense" if row is None else row, "seconds": seconds[row]} for row in rows]
-    show_table(f"{path}: {len(names)} pictures a row", ("budget", "seconds"), [[*entry.values()] for entry in report])
+    where = f"{path} and {values['regions']}" if regions else str(path)
+    title = f"{where}: {counted(len(names), 'picture')} a row"
+    show_table(title, ("budget", "seconds"), [[*entry.values()] for entry in report])
     if json:
-        show_json({"output": str(path), "model": model, "subjects": names, "seed": seed, "rows": report})
+        show_json(values | {"rows": report})
+
+
+def _free_name() -> Path:
+    """sample.png, sample-1.png, ...: no picture of before is lost."""
+    names = (f"sample-{number}" if number else "sample" for number in itertools.count())
+    return next(
+        Path(f"{name}.png")
+        for name in names
+        if not any(os.path.lexists(f"{name}{end}.png") for end in ("", "-regions"))
+    )

@@ -6,16 +6,19 @@ from pathlib import Path
 
 import typer
 
+from rti.cli.options import number_option, seed_option
 from rti.cli.output import show_json, show_table
 
 
 def scenes(
-    count: int = typer.Option(..., help="How many pictures."),
+    count: int = number_option(..., "--count", "--images", help="How many pictures."),
     output: Path = typer.Option(..., "--output", "-o", help="Folder for the shards: new, or that of a run to resume."),
-    size: int = typer.Option(64, help="Side of the pictures in pixels: what divides 64, or a multiple of it."),
-    seed: int = typer.Option(0, help="Seed of the world."),
+    size: int = number_option(
+        64, help="Side of the pictures in pixels: what divides 64, or a multiple of it.", most=16384
+    ),
+    seed: int = seed_option(0, help="Seed of the world."),
     split: str = typer.Option("train", help="train, held-out (its captions ask for what train never shows), or all."),
-    shard_size: int = typer.Option(5000, help="Pictures in a shard."),
+    shard_size: int = number_option(5000, help="Pictures in a shard."),
     labels: bool = typer.Option(False, "--labels", help="One object a picture, with its class instead of a caption."),
     json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rti.cli.models import DEVICE_HELP
-from rti.cli.options import unfold
-from rti.cli.output import show_json, show_table
+from rti.cli.options import number_option, unfold
+from rti.cli.output import say, show_json, show_table
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 
@@ -26,7 +27,7 @@ scores = typer.Typer(
     "Models are loaded by name from the hub, or from a folder.",
 )
 
-BATCH = typer.Option(16, help="Pictures at a time.")
+BATCH = number_option(16, help="Pictures at a time.")
 FEATURES = typer.Option(
     None, help="Features of the pictures, from any network: .npz, .npy, .safetensors or .pt, (n, D)."
 )
@@ -52,10 +53,20 @@ class Scoring:
         from rti.picture_folder import PictureFolder
         from rti.scorers.results import prompts_of
 
+        self.check_output()
         pictures = PictureFolder.open(self.folder)
         if texts:
             prompts_of(pictures.entries)
         return pictures
+
+    def check_output(self, features: Path | None = None) -> None:
+        """Refuse, before the work, to write over what is no result."""
+        from rti.scorers.results import check_output
+
+        if self.output is not None:
+            check_output(self.output)
+        if features is not None and features.suffix != ".npz":
+            raise InputError(f"cannot write {features}: the ending must be .npz")
 
     def place(self) -> str:
         """Where to compute; refuse a device that is not there."""
@@ -88,7 +99,7 @@ class Scoring:
         by = ", ".join(f"{name} {value}" for name, value in score.scorer.items())
         title = f"{score.metric} of {self.folder}: {summary['pictures']} pictures{', %' if scale == 100 else ''}\n{by}"
         show_table(title, ("", "score", "95 % interval"), rows)
-        print(path)
+        say(path)
         if self.json:
             about = {"folder": str(self.folder), "metric": score.metric, "output": str(path)}
             show_json({**about, **score.scorer, **summary})
@@ -195,10 +206,11 @@ def fid(
     from rti.scorers.features import clean_fid_statistics, extract, pictures_in, read_statistics
     from rti.scorers.frechet import Statistics, frechet_distance
 
-    real = Path(reference).expanduser()
-    if real.is_file() or real.suffix:
+    scoring.check_output(save_features)
+    real = Path(os.path.expanduser(reference))
+    if os.path.isfile(real) or real.suffix:
         wanted = read_statistics(real)
-    elif real.is_dir():
+    elif os.path.isdir(real):
         wanted = Statistics.of(extract(pictures_in(real), extractor, False, batch, scoring.place()))
     else:
         wanted = clean_fid_statistics(reference)
@@ -216,12 +228,13 @@ def inception(
     features: Path = typer.Option(None, help="Logits of the pictures, from any classifier, as for fid."),
     extractor: str = typer.Option("torch-fidelity", help=EXTRACTOR_HELP.format("torch-fidelity")),
     save_features: Path = SAVE_FEATURES,
-    splits: int = typer.Option(10, help="Splits of the pictures; the score is their mean."),
+    splits: int = number_option(10, help="Splits of the pictures; the score is their mean."),
     batch: int = BATCH,
 ) -> None:
     """Inception Score: how sure a classifier is of each picture, and how many classes they cover."""
     from rti.scorers.frechet import inception_score
 
+    scoring.check_output(save_features)
     found = _features(scoring, features, extractor, True, save_features, batch)
     result = inception_score(found, splits)
     values = {"score": result.mean, "deviation": result.std, "pictures": len(found)}
@@ -236,7 +249,7 @@ def _features(
     from rti.scorers.features import extract, pictures_in, read_features, save
 
     folder = scoring.folder
-    if (folder / MANIFEST).is_file():  # then the pictures it lists and no others, all of them
+    if os.path.isfile(folder / MANIFEST):  # then the pictures it lists and no others, all of them
         pictures = PictureFolder.open(folder)
         files = sorted(pictures.file(entry, number) for entry, number in pictures.pictures)
     else:
@@ -254,7 +267,7 @@ def _plain_score(folder: Path, metric: str, description: dict[str, Any], values:
     from rti.picture_folder import MANIFEST, PictureFolder
     from rti.scorers.results import Score
 
-    digest = PictureFolder.open(folder).digest if (folder / MANIFEST).is_file() else None
+    digest = PictureFolder.open(folder).digest if os.path.isfile(folder / MANIFEST) else None
     return Score(metric, description, values, [], digest)
 
 

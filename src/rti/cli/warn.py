@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from rti.cli.output import show_error
 
 
 @contextmanager
@@ -14,7 +15,7 @@ def one_line_warnings() -> Iterator[None]:
     """Warnings as one line each on stderr, like errors. Also a decorator for a whole command."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        print("rti: warning: " + " ".join(str(message).split()), file=sys.stderr)
+        show_error(str(message), "warning")
 
     with warnings.catch_warnings():
         warnings.showwarning = show

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rti import scenes
+from rti.backbones.checkpoint import read_json
 from rti.errors import InputError
 
 
@@ -55,18 +55,16 @@ def _difference(there: dict[str, Any] | None, here: dict[str, Any]) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}; expected what --output wrote") from None
-    except ValueError:
-        raise InputError(f"{path} is damaged; draw again without it") from None
+        values = read_json(path)
+    except InputError as error:
+        raise InputError(f"{error}; expected what --output wrote, or draw again without it") from None
     try:
         names = [str(row["budget"]) for row in values["rows"] if row["seconds"] >= 0]
         whole = all(
             isinstance(one["caption"], str) and set(names) <= set(one["correct"]) & set(one["reason"])
             for one in values["pictures"]
         )
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, AttributeError):
         whole = False
     if not whole:
         raise InputError(f"{path} holds no results of rti eval scenes")

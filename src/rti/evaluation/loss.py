@@ -16,14 +16,13 @@ from rti.budget import Budget, resolve_budget
 from rti.data import Source
 from rti.errors import InputError
 from rti.pipeline import Pipeline
-from rti.scenes.intervals import percentile_interval, resampled_means
+from rti.scenes.intervals import Interval, as_list, mean_interval
 from rti.training.base import BaseObjective
 from rti.training.draws import Draws, DrawSettings, draw
 from rti.training.elastic import Dial, ElasticObjective
 from rti.training.stream import Stream, collate
 from rti.training.tasks import condition_of
 
-Interval = tuple[float, float]
 ESTIMATES = ("own", "clean", "none")  # what cuts are made from, where they come from an estimate
 
 
@@ -46,9 +45,9 @@ class LossResult:
         return float(self.losses.mean())
 
     def as_dict(self) -> dict:
-        values = {"budget": self.name, "loss": self.loss, "interval": list(_interval(self.losses))}
+        values = {"budget": self.name, "loss": self.loss, "interval": as_list(mean_interval(self.losses))}
         if self.difference is not None:
-            values |= {"difference_to_dense": self.difference, "difference_interval": list(self.difference_interval)}
+            values |= {"difference_to_dense": self.difference, "difference_interval": as_list(self.difference_interval)}
         return values
 
 
@@ -139,8 +138,4 @@ def _compare(result: LossResult, dense: LossResult | None) -> LossResult:
     if dense is None or result.budget is None:
         return result
     change = result.losses - dense.losses
-    return replace(result, difference=float(change.mean()), difference_interval=_interval(change))
-
-
-def _interval(values: np.ndarray) -> Interval:
-    return percentile_interval(resampled_means(values, ["all"] * len(values))["all"])
+    return replace(result, difference=float(change.mean()), difference_interval=mean_interval(change))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rti.plots import COLOURS, GREY, MARKERS, panels
+from rti.errors import InputError
+from rti.plots import COLOURS, GREY, LINES, MARKERS, legend_below, panels, places_of
 from rti.probes import paper
 
 if TYPE_CHECKING:
@@ -18,9 +20,28 @@ KIND_LABELS = {
     "fixed": "evenly spaced cuts",
     "skip": "skipping",
 }
+KIND_PLACES = {"adaptive": 1, "anew": 7, "fixed": 3, "skip": 6}  # in LINES, as gaps, fixed cuts and token skip have
+FAR = 2.5  # times the longest bar: a value of the paper beyond is no part of the axis
 TIME = "time of sampling (0 noise, 1 image)"
 
 
+def _of_data(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+    """The data comes from a file: where something of it is missing, or of another kind, say so in one line."""
+
+    @functools.wraps(draw)
+    def drawn(values: dict[str, Any], with_paper: bool = False) -> Figure:
+        try:
+            return draw(values, with_paper)
+        except InputError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+            raise InputError(f"the data of the figure is damaged ({why}); rti probe measures it again") from None
+
+    return drawn
+
+
+@_of_data
 def redundancy_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
     """Space, time and depth: Lorenz curve, EV of a middle block by time, EV by block with the proposed core."""
     space, time, depth = panels(3, 12.0, 4.2)
@@ -29,7 +50,7 @@ def redundancy_figure(values: dict[str, Any], with_paper: bool = False) -> Figur
 
     blocks = list(range(len(values["by_block"]["fixed"])))
     for place, kind in enumerate(KIND_LABELS):
-        style = dict(color=COLOURS[place], marker=MARKERS[place], markersize=4, linewidth=1.5)
+        style = dict(color=LINES[KIND_PLACES[kind]], marker=MARKERS[place], markersize=4, linewidth=1.5)
         style |= {"linestyle": "--", "markersize": 0} if kind == "anew" else {}
         for axes, x, y in ((time, values["times"], "by_step"), (depth, blocks, "by_block")):
             axes.plot(x, _percent(values[y][kind]), label=KIND_LABELS[kind] if axes is depth else None, **style)
@@ -55,6 +76,7 @@ def redundancy_figure(values: dict[str, Any], with_paper: bool = False) -> Figur
     return _finish(depth, f"{values['budget']} of {values['patches']} tokens, {values['prompts']} prompts", columns=3)
 
 
+@_of_data
 def lorenz_figure(curves: dict[str, Sequence[float]], with_paper: bool = False) -> Figure:
     """Cumulative detail against the share of patches, most detailed first, one curve per source."""
     (axes,) = panels(1, 5.4, 4.8)
@@ -103,6 +125,7 @@ def _lorenz(axes: Axes, curves: dict[str, Sequence[float]], with_paper: bool) ->
     axes.set_ylabel("share of all detail, %")
 
 
+@_of_data
 def groupings_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
     """Spread, size-detail and retained variance of every reduction, as bars."""
     titles = {
@@ -113,6 +136,7 @@ def groupings_figure(values: dict[str, Any], with_paper: bool = False) -> Figure
     return _bars(values, titles, paper.GROUPINGS if with_paper else {}, "groups")
 
 
+@_of_data
 def orders_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
     """What a partition of each order retains, and how compact its regions are."""
     titles = {
@@ -124,22 +148,29 @@ def orders_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
 
 def _bars(values: dict[str, Any], titles: dict[str, str], beside: dict[str, tuple], what: str) -> Figure:
     """One panel a measure, one bar a row, with standard errors, and the paper's value as a diamond."""
-    rows = values["rows"]
+    rows, beyond = values["rows"], False
     columns = panels(len(titles), 3.6 * len(titles) + 2.0, 0.6 * len(rows) + 2.0)
     for panel, (axes, (measure, title)) in enumerate(zip(columns, titles.items(), strict=True)):
         scale = 100 if measure == "retained" else 1
         shown = [scale * (row[measure] or 0) for row in rows]
         errors = [scale * (row[f"{measure}_error"] or 0) for row in rows]
-        colours = ((*COLOURS, GREY) * len(rows))[: len(rows)]
+        colours = [LINES[place % len(LINES)] for place in places_of(row["name"] for row in rows).values()]
         axes.barh(range(len(rows)), shown, xerr=errors, color=colours, height=0.62, ecolor=GREY)
         theirs = [beside.get(row["name"], (None,) * len(titles))[panel] for row in rows]
         # At the lower edge of a bar, so that it hides no number.
         marks = [(scale * value, place + 0.31) for place, value in enumerate(theirs) if value is not None]
+        own = max(*(s + e for s, e in zip(shown, errors, strict=True)), 0.01)
+        far = [mark for mark in marks if mark[0] > FAR * own]  # would shrink everything else: said at the edge instead
+        marks = [mark for mark in marks if mark not in far]
+        beyond = beyond or bool(far)
         if marks:
             axes.plot(*zip(*marks, strict=True), "D", color="white", markeredgecolor="black", markersize=6)
         low = min(0.0, *shown, *(mark[0] for mark in marks))
-        high = max(*(s + e for s, e in zip(shown, errors, strict=True)), *(mark[0] for mark in marks), 0.01)
+        high = max([own, *(mark[0] for mark in marks)])
         room = (high - low) * 0.3
+        for value, place in far:
+            text = f"\N{RIGHTWARDS ARROW} {value:g}"
+            axes.text(high + 0.95 * room, place, text, ha="right", va="center", fontsize=9, color="black")
         for place, row in enumerate(rows):
             end = max(shown[place] + errors[place], 0)
             text = "no groups" if row[measure] is None else f"{scale * row[measure]:.{1 if scale == 100 else 2}f}"
@@ -154,11 +185,12 @@ def _bars(values: dict[str, Any], titles: dict[str, str], beside: dict[str, tupl
     note = f"{values['budget']} {what} of {values['patches']} patches, {values['prompts']} prompts; "
     note += "lines: ± one standard error"
     if beside:
-        note += f"; diamonds: {paper.MODEL}"
+        note += f"; diamonds{' and arrow' if beyond else ''}: {paper.MODEL}"
     columns[0].figure.suptitle(note, fontsize=10)
     return columns[0].figure
 
 
+@_of_data
 def routing_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
     """The trained partition over sampling, one line a budget: detail ratio, size-detail, entropy of sizes."""
     ratio, correlation, entropy = panels(3, 12.0, 4.2)
@@ -202,10 +234,8 @@ def routing_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
 
 
 def _finish(axes: Axes, note: str, columns: int) -> Figure:
-    """One legend for all panels, below them, where it covers nothing."""
     figure = axes.figure
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    legend_below(figure, axes, columns)
     figure.suptitle(note, fontsize=10)
     return figure
 

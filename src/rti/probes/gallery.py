@@ -20,6 +20,7 @@ from rti.probes.groupings import Row
 from rti.probes.measures import kept_by_skipping
 from rti.probes.tint import fade, glow, tint_groups
 from rti.probes.trajectory import Moment, RegionsHook, Run, TrunkHook
+from rti.scenes.classes import subject_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,7 +59,7 @@ def gallery(
             rows.append(drawing.pictures(pipe, subjects, budget))
             labels.append(f"R = {budget}" if len(pipes) == 1 else f"R = {budget}\n{name}")
     data = {"figure": "gallery", "methods": list(pipes), "budgets": wanted} | _data(drawing, first, subjects)
-    return picture_grid(rows, labels, [str(subject) for subject in subjects]), data
+    return picture_grid(rows, labels, subject_names(first.backbone, subjects)), data
 
 
 def overlay(
@@ -85,7 +86,7 @@ def overlay(
     rows = [*found, [enlarge(picture, SIDE) for picture in to_pil(drawn)]]
     labels = [f"t = {time:.2f}" for time in run.times] + ["the picture"]
     data = {"figure": "overlay", "budget": regions, "times": run.times} | _data(drawing, pipe, subjects)
-    return picture_grid(rows, labels, [str(subject) for subject in subjects]), data
+    return picture_grid(rows, labels, subject_names(pipe.backbone, subjects)), data
 
 
 def methods(
@@ -122,8 +123,8 @@ def methods(
     samples = {name: drawing.pictures(one, subjects, regions) for name, one in trained.items()}
     every_patch = torch.arange(pipe.backbone.patches)
     lines, labels = [], []
-    for place, (subject, picture) in enumerate(zip(subjects, drawn, strict=True)):
-        title = "" if len(subjects) == 1 else textwrap.fill(str(subject), 20) + "\n"
+    for place, (subject, picture) in enumerate(zip(subject_names(pipe.backbone, subjects), drawn, strict=True)):
+        title = "" if len(subjects) == 1 else textwrap.fill(subject, 20) + "\n"
         found = [_drawn(row, groups, kept[0], picture, place, grid) for row in rows]
         lines.append([draw_regions(picture, every_patch, grid), *found])
         labels.append(f"{title}groups")

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rti.backbones.checkpoint import read_json
 from rti.errors import InputError
 from rti.probes.trajectory import Run
 
@@ -24,21 +26,20 @@ class Journal:
         self.path, self.settings = path, settings
         self.records: dict[int, dict[str, Any]] = {}
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
             self._read(lines)
             # Whole again, without a line that a stop has torn.
             text = [json.dumps({"settings": settings}), *map(json.dumps, self.records.values())]
             write_whole(path, "\n".join(text) + "\n")
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot use {path}: {getattr(error, 'strerror', None) or error}") from None
 
     def _read(self, lines: Sequence[str]) -> None:
         values = []
         for line in lines:
             try:
                 values.append(json.loads(line))
-            except ValueError:
+            except (ValueError, RecursionError):
                 break
         if not values:
             return
@@ -52,7 +53,10 @@ class Journal:
                     f"{self.path} was begun with {name} {found.get(name)!r}, not {wanted.get(name)!r}; "
                     "give another --output, or the same settings"
                 )
-        self.records = {record["prompt"]: record for record in values[1:]}
+        try:
+            self.records = {record["prompt"]: record for record in values[1:] if "subject" in record}
+        except (TypeError, KeyError):
+            raise InputError(f"{self.path} is damaged; give another --output, or delete it") from None
 
     def missing(self, subjects: Sequence[Any]) -> list[int]:
         """The prompts that are still to be done."""
@@ -105,7 +109,8 @@ def write_whole(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # where the folder is a file
+            temporary.unlink(missing_ok=True)
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None
 
 
@@ -119,22 +124,12 @@ def write_data(path: Path, values: dict[str, Any]) -> dict[str, Any]:
 def read_data(path: Path, probe: str) -> dict[str, Any]:
     """What `write_data` wrote for a probe; a folder means the file of that name in it."""
     path = Path(path)
-    path = path / f"{probe}.json" if path.is_dir() else path
-    if not path.exists():
+    path = path / f"{probe}.json" if os.path.isdir(path) else path
+    if not os.path.exists(path):
         raise InputError(f"{path} does not exist; rti probe {probe} makes it")
-    values = read_json_file(path)
+    values = read_json(path)
     if values.get("probe") != probe:
         raise InputError(f"{path} is not what rti probe {probe} writes")
-    return values
-
-
-def read_json_file(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is not readable JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path} holds no JSON object")
     return values
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +34,7 @@ def open_prompts(
     if source in _BY_NAME:
         read, path = _BY_NAME[source], fetch_benchmark(source)
         return read(path, source).spread(count)
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))  # pathlib's refuses a user it does not know
     if path.suffix not in _BY_ENDING:
         endings = ", ".join(_BY_ENDING)
         raise InputError(f"unknown prompts {source!r}; allowed: {', '.join(SOURCES)}, or a file ({endings})")
@@ -138,7 +139,7 @@ def _lines(path: Path) -> list[str]:
 def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is not readable JSON ({error})") from None
 
 

@@ -5,7 +5,9 @@ For class-conditional models. All classes are trained, none is held out: a label
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +42,16 @@ def class_scene(label: int, texture: str = TEXTURES[0]) -> Scene:
     others = tuple(Requirement(other, 2 if other == shape else 1) for other in SHAPES)
     caption = f"{article(colour)} {CLASSES[label]}"
     return Scene("colors", (Thing(shape, colour, texture),), None, caption, (Requirement(shape, 1, colour),), others)
+
+
+def subject_names(backbone: Any, subjects: Sequence[str | int]) -> list[str]:
+    """What to call what a model draws: prompts as they are, labels by name where its classes are those of this world.
+
+    As SceneEval takes it: a class-conditional model with as many classes has these.
+    """
+    ours = getattr(backbone.config, "num_classes", None) == len(CLASSES)
+    known = range(len(CLASSES)) if ours else ()
+    return [CLASSES[subject] if subject in known else str(subject) for subject in subjects]
 
 
 def class_prompts(count: int, seed: int) -> list[Scene]:

@@ -1,4 +1,9 @@
-"""Bootstrap intervals of means, stratified: every resample draws as many values from each stratum as it has."""
+"""Bootstrap intervals of means, stratified: every resample draws as many values from each stratum as it has.
+
+Of values that are all alike, such as a single one, every resample is the same, and a bootstrap would claim certainty.
+Then shares (of right pictures, 0 to 1) have Wilson's interval, which knows how few they are: 1 of 1 is 21 to 100 %.
+Anything else (scores, paired differences) has none: of values that do not vary nobody knows how they would.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +20,12 @@ Interval = tuple[float, float]
 
 
 class Summary(NamedTuple):
-    """The mean of each stratum, its interval, the unweighted mean of those means, and its interval."""
+    """The mean of each stratum, its interval, the unweighted mean of those means, and its interval, where there are."""
 
     means: dict[Hashable, float]
-    intervals: dict[Hashable, Interval]
+    intervals: dict[Hashable, Interval | None]
     overall: float
-    interval: Interval
+    interval: Interval | None
 
 
 def resampled_means(
@@ -46,13 +51,50 @@ def percentile_interval(samples: np.ndarray, level: float = LEVEL) -> tuple[floa
     return float(low), float(high)
 
 
+def as_list(interval: Interval | None) -> list[float] | None:
+    """Ready for JSON."""
+    return None if interval is None else list(interval)
+
+
+def mean_interval(values: np.ndarray) -> Interval | None:
+    """The interval of the mean of some values, (n,)."""
+    return stratified_summary(values, ["all"] * len(values)).interval
+
+
+def wilson_interval(share: float, count: float) -> Interval:
+    """Wilson's 95 % interval of a share of `count` trials (1927): never of no width."""
+    z2 = 1.959964**2
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = (z2 * (share * (1 - share) / count + z2 / (4 * count**2))) ** 0.5 / (1 + z2 / count)
+    return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+
+
+def _interval(samples: np.ndarray, mean: float, count: float, shares: bool) -> Interval | None:
+    """Of the resampled means of so many values; where they are all the same, as above."""
+    if not np.allclose(samples, samples[0], rtol=1e-9, atol=1e-12):
+        return percentile_interval(samples)
+    return wilson_interval(mean, count) if shares else None
+
+
 def stratified_summary(
-    values: np.ndarray, strata: Sequence[Hashable], resamples: int = RESAMPLES, seed: int = 0
+    values: np.ndarray,
+    strata: Sequence[Hashable],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    shares: bool = False,
 ) -> Summary:
-    """Means and intervals within and over the strata, which are listed in order of appearance."""
+    """Means and intervals within and over the strata, which are listed in order of appearance.
+
+    `shares`: the values are shares of right pictures, in [0, 1].
+    """
     values = np.asarray(values, dtype=np.float64)
     samples = resampled_means(values, strata, resamples, seed)
-    means = {stratum: float(values[[label == stratum for label in strata]].mean()) for stratum in samples}
-    intervals = {stratum: percentile_interval(drawn) for stratum, drawn in samples.items()}
-    overall = percentile_interval(np.mean(list(samples.values()), axis=0))
-    return Summary(means, intervals, float(np.mean(list(means.values()))), overall)
+    members = {stratum: values[[label == stratum for label in strata]] for stratum in samples}
+    means = {stratum: float(some.mean()) for stratum, some in members.items()}
+    intervals = {
+        stratum: _interval(drawn, means[stratum], len(members[stratum]), shares) for stratum, drawn in samples.items()
+    }
+    overall = float(np.mean(list(means.values())))
+    together = np.mean(list(samples.values()), axis=0)
+    count = len(members) ** 2 / sum(1 / len(some) for some in members.values())  # all, where strata are of one size
+    return Summary(means, intervals, overall, _interval(together, overall, count, shares))

@@ -9,7 +9,7 @@ import numpy as np
 
 from rti.errors import InputError
 from rti.scenes.detect import detect
-from rti.scenes.intervals import RESAMPLES, Interval, stratified_summary
+from rti.scenes.intervals import RESAMPLES, Interval, as_list, stratified_summary
 from rti.scenes.judge import judge
 from rti.scenes.world import TASKS, Scene
 
@@ -26,17 +26,17 @@ class SceneScore:
     correct: np.ndarray
     reasons: tuple[str, ...]
     tasks: dict[str, float]
-    task_intervals: dict[str, Interval]
+    task_intervals: dict[str, Interval | None]
     overall: float
-    interval: Interval
+    interval: Interval | None
 
     def as_dict(self) -> dict:
         """Overall accuracy, tasks and intervals, ready for JSON."""
         return {
             "overall": self.overall,
-            "interval": list(self.interval),
+            "interval": as_list(self.interval),
             "tasks": dict(self.tasks),
-            "task_intervals": {task: list(interval) for task, interval in self.task_intervals.items()},
+            "task_intervals": {task: as_list(interval) for task, interval in self.task_intervals.items()},
             "images": len(self.correct),
         }
 
@@ -46,9 +46,9 @@ class Difference:
     """Accuracy of a run minus that of another on the same prompts, overall and per task, with 95 % intervals."""
 
     overall: float
-    interval: Interval
+    interval: Interval | None
     tasks: dict[str, float]
-    task_intervals: dict[str, Interval]
+    task_intervals: dict[str, Interval | None]
 
 
 def score(scenes: Sequence[Scene], images: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> SceneScore:
@@ -64,7 +64,7 @@ def score_of_verdicts(
     scenes: Sequence[Scene], correct: np.ndarray, reasons: Sequence[str], resamples: int = RESAMPLES, seed: int = 0
 ) -> SceneScore:
     """The score of pictures that have been judged: (n,) whether right, and why not."""
-    return SceneScore(tuple(scenes), correct, tuple(reasons), *_summary(correct, scenes, resamples, seed))
+    return SceneScore(tuple(scenes), correct, tuple(reasons), *_summary(correct, scenes, resamples, seed, shares=True))
 
 
 def paired_difference(first: SceneScore, second: SceneScore, resamples: int = RESAMPLES, seed: int = 0) -> Difference:
@@ -80,10 +80,10 @@ def paired_difference(first: SceneScore, second: SceneScore, resamples: int = RE
 
 
 def _summary(
-    values: np.ndarray, scenes: Sequence[Scene], resamples: int, seed: int
-) -> tuple[dict[str, float], dict[str, Interval], float, Interval]:
+    values: np.ndarray, scenes: Sequence[Scene], resamples: int, seed: int, shares: bool = False
+) -> tuple[dict[str, float], dict[str, Interval | None], float, Interval | None]:
     """Task means, their intervals, the mean of the task means, its interval (bootstrap stratified by task)."""
-    found = stratified_summary(values, [scene.task for scene in scenes], resamples, seed)
+    found = stratified_summary(values, [scene.task for scene in scenes], resamples, seed, shares)
     present = [task for task in TASKS if task in found.means]
     means, intervals = ({task: some[task] for task in present} for some in (found.means, found.intervals))
     return means, intervals, found.overall, found.interval

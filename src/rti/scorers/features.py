@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ _NEEDED = "pip install 'region-tokens[fid]' beside a torchvision that fits your 
 
 def pictures_in(folder: Path) -> list[Path]:
     """All pictures of a folder and its folders, in order; hidden ones are what a killed run left."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise InputError(f"{folder} is no folder")
     files = (path for path in folder.rglob("*") if path.suffix.lower() in PICTURES and not path.name.startswith("."))
     found = sorted(files)
@@ -53,7 +54,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a file by name. Nothing in it is executed."""
     if path.suffix not in ENDINGS:
         raise InputError(f"{path} is no file of features; allowed endings: {', '.join(ENDINGS)}")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"{path} does not exist")
     if path.suffix in (".npz", ".npy"):
         try:

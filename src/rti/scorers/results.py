@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ from tqdm.auto import tqdm
 from rti.errors import InputError
 from rti.images import open_image
 from rti.picture_folder import SCORES, Entry, PictureFolder, write_whole
-from rti.scenes.intervals import stratified_summary
+from rti.scenes.intervals import as_list, stratified_summary
 
 METRICS = ("geneval", "clip", "pick", "imagereward", "fid", "is")
 Scorer = Callable[[Sequence[Image.Image], Sequence[Entry]], Sequence[dict[str, Any]]]  # rows with at least a "score"
@@ -44,9 +46,37 @@ class Score:
         if not path.is_file():
             return None
         try:
-            return cls(**read_json(path))
-        except TypeError:
-            raise InputError(f"{path} is no file of rti score; score the folder again") from None
+            score = cls(**read_json(path))
+            whole = isinstance(score.scorer, dict) and score._is_whole()
+        except (TypeError, KeyError, AttributeError):
+            whole = False
+        if not whole:
+            raise InputError(f"{path} is no file of rti score; score the folder again")
+        return score
+
+    def _is_whole(self) -> bool:
+        """Whether it has what is shown and compared; what it is not at all raises."""
+        groups = self.summary.get("groups", {}) if self.metric != "geneval" else self.summary["groups"]
+        numbers = [self.summary["score"], *groups.values(), *(row["score"] for row in self.pictures)]
+        numbers += [row["prompt"] for row in self.pictures]
+        return all(isinstance(one, (int, float)) and math.isfinite(one) for one in numbers)
+
+
+def check_output(path: Path) -> None:
+    """Refuse, before the work, a place for a score that is none: no .json, or a file that rti score did not write."""
+    if path.suffix != ".json":
+        raise InputError(f"cannot write {path}: the ending must be .json")
+    if os.path.lexists(path) and not _is_score(path):
+        raise InputError(f"cannot write {path}: it is there already, and no file of rti score")
+
+
+def _is_score(path: Path) -> bool:
+    from rti.backbones.checkpoint import read_json
+
+    try:
+        return {"metric", "scorer", "summary", "pictures"} <= read_json(path).keys()
+    except InputError:
+        return False
 
 
 def score_path(folder: Path, metric: str) -> Path:
@@ -62,7 +92,7 @@ def score_folder(
     by_group: bool = False,
     progress: bool = True,
 ) -> Score:
-    """Score every picture. `by_group` makes the overall figure the mean of the groups' means, as GenEval's is."""
+    """Score every picture. `by_group` makes the overall figure the mean of the groups' means, as GenEval's share is."""
     if batch < 1:
         raise InputError(f"batch must be at least 1, got {batch!r}")
     pictures, rows = folder.pictures, []
@@ -103,11 +133,16 @@ def strata(entries: Sequence[Entry], by_group: bool) -> list[str]:
 def summary(entries: Sequence[Entry], rows: Sequence[dict[str, Any]], by_group: bool) -> dict[str, Any]:
     """The score with its 95 % interval, bootstrapped over prompts, and the mean of each group."""
     values = prompt_means(entries, rows)
-    found = stratified_summary(values, strata(entries, by_group))
-    result = {"score": found.overall, "interval": list(found.interval), "pictures": len(rows), "prompts": len(values)}
+    found = stratified_summary(values, strata(entries, by_group), shares=by_group)
+    result = {
+        "score": found.overall,
+        "interval": as_list(found.interval),
+        "pictures": len(rows),
+        "prompts": len(values),
+    }
     groups = strata(entries, by_group=True)
     if len(set(groups)) > 1 or by_group:
-        per_group = stratified_summary(values, groups)
+        per_group = stratified_summary(values, groups, shares=by_group)
         result["groups"] = per_group.means
-        result["group_intervals"] = {name: list(interval) for name, interval in per_group.intervals.items()}
+        result["group_intervals"] = {name: as_list(interval) for name, interval in per_group.intervals.items()}
     return result

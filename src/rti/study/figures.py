@@ -6,13 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rti.plots import COLOURS, GREY, MARKERS, axes, panels, save_both
+from rti.plots import GREY, LINES, MARKERS, axes, legend_below, panels, places_of, save_both
 from rti.study.tables import TIME_EDGES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-LINES = (*COLOURS, "#7A5C3E", "#999999", "#882255", "#117733")  # a study has more rows than other figures have lines
 
 
 def draw_figures(values: dict[str, Any], folder: Path) -> list[Path]:
@@ -39,9 +37,10 @@ def _by_name(values: dict[str, Any], field: str, groups: tuple[str, ...]) -> dic
 
 def _styles(values: dict[str, Any]) -> dict[str, tuple[str, str]]:
     """Colour and marker of every method, by title, the same in all figures; variants are drawn beside ours alone."""
-    main = dict.fromkeys(row["title"] for row in values["rows"] if row["group"] == "main")
+    titles = {row["name"]: row["title"] for row in values["rows"] if row["group"] == "main"}
     variants = dict.fromkeys(row["title"] for row in values["rows"] if row["group"] != "main")
-    numbered = [*enumerate(main), *enumerate(variants, start=1)]
+    numbered = [(place, titles[name]) for name, place in places_of(titles).items()]
+    numbered += [*enumerate(variants, start=1)]
     return {title: (LINES[number % len(LINES)], MARKERS[number % len(MARKERS)]) for number, title in numbered}
 
 
@@ -57,9 +56,14 @@ def _line(
     """Accuracy, or its difference to dense, in percent, with its interval."""
     value, edges = fields
     y = [100 * row[value] for row in rows]
-    spread = [[abs(100 * (row[edges][end] - row[value])) for row in rows] for end in (0, 1)]
+    spread = _spread(rows, value, edges, 100)
     colour, marker = style
     one.errorbar(x, y, spread, fmt=dashes, color=colour, marker=marker, capsize=2, linewidth=1.4, label=title)
+
+
+def _spread(rows: list[dict[str, Any]], value: str, edges: str, scale: float) -> list[list[float]]:
+    """How far the intervals go to both sides; not at all where there is none."""
+    return [[scale * abs((row[edges] or [row[value]] * 2)[end] - row[value]) for row in rows] for end in (0, 1)]
 
 
 PAIRED = ("difference", "difference_interval")
@@ -69,7 +73,7 @@ def _against_dense(one: Axes) -> None:
     """Rows have as many prompts as each needs, so what can be compared is the difference to dense on the same."""
     one.axhline(0, color=GREY, linewidth=1, label="dense")
     one.set_ylabel("right pictures minus dense, points")
-    one.legend(frameon=False, fontsize=8)
+    legend_below(one.figure, one, 2)
 
 
 def quality_against_speed(values: dict[str, Any]) -> Axes | None:
@@ -119,7 +123,7 @@ def elastic(values: dict[str, Any]) -> Axes | None:
     _budget_axis(one, sorted({row["budget"] for rows in found.values() for row in rows}))
     one.set_ylabel("validation loss minus dense")
     one.set_title("Elasticity: filled budgets were trained, open ones were not")
-    one.legend(frameon=False, fontsize=8)
+    legend_below(one.figure, one, 2)
     return one
 
 
@@ -155,14 +159,14 @@ def _beside_ours(values: dict[str, Any], group: str, title: str) -> Axes | None:
     _budget_axis(right, sorted({row["budget"] for rows in found.values() for row in rows if row["seen"]}))
     right.axhline(0, color=GREY, linewidth=1)
     right.set_ylabel("its validation loss minus that of ours")
-    right.legend(frameon=False, fontsize=8)
+    legend_below(right.figure, right, 4)
     right.figure.suptitle(title)
     return right
 
 
 def _leads(rows: list[dict[str, Any]], field: str, scale: float) -> tuple[list[float], list[list[float]]]:
     """By how much ours leads each row, and how far its interval goes to both sides."""
-    spread = [[scale * abs(row[f"{field}_interval"][end] - row[field]) for row in rows] for end in (0, 1)]
+    spread = _spread(rows, field, f"{field}_interval", scale)
     return [scale * row[field] for row in rows], spread
 
 
@@ -183,9 +187,11 @@ def cores(values: dict[str, Any]) -> Axes | None:
         title: [row for row in rows if "difference" in row and "speedup" in row] for title, rows in drawn.items()
     }
     left, *right = panels(2, 11, 4.2) if any(pictures.values()) else [axes(7, 4.4)]
+    styles = _styles(values)
+    # Colours that no method has which is drawn here: other blocks are another row, even of the same rule.
+    styles |= {title: (LINES[6 + place % 4], MARKERS[(2 + place) % 7]) for place, title in enumerate(found)}
     for title, rows in drawn.items():
-        colour = _styles(values)[main.get(rules[title], title)][0]
-        marker = _styles(values)[title][1]
+        colour, marker = styles[title]
         dashes = "--" if title in found else "-"
         x, y = [row["analytic_speedup"] for row in rows], [row["loss_difference"] for row in rows]
         left.plot(x, y, dashes, color=colour, marker=marker, markersize=4, linewidth=1.4, label=title)
@@ -194,7 +200,7 @@ def cores(values: dict[str, Any]) -> Axes | None:
             _line(one, [row["speedup"] for row in some], some, (colour, marker), title, PAIRED, dashes)
     left.set_xlabel("analytic speed-up")
     left.set_ylabel("validation loss minus dense")
-    left.legend(frameon=False, fontsize=8)
+    legend_below(left.figure, left, 3)
     for one in right:
         one.axhline(0, color=GREY, linewidth=1)
         one.set_xlabel("measured speed-up of a guided forward pass")
@@ -230,7 +236,7 @@ def loss_by_time(values: dict[str, Any]) -> Axes | None:
     one.set_xlabel("time t, from noise (0) to picture (1)")
     one.set_ylabel("validation loss minus dense")
     one.set_title(f"At which time each rule wins, R = {budget}")
-    one.legend(frameon=False, fontsize=8)
+    legend_below(one.figure, one, 2)
     return one
 
 
@@ -253,8 +259,9 @@ def steps_or_tokens(values: dict[str, Any]) -> Axes | None:
     one.minorticks_off()
     one.set_xlabel("cost of a picture, in dense steps")
     one.set_ylabel("right pictures, %")
+    one.set_ylim(0, 100)
     one.set_title("Fewer steps or fewer tokens")
-    one.legend(frameon=False, fontsize=8)
+    legend_below(one.figure, one, 2)
     return one
 
 

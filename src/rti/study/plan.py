@@ -6,7 +6,7 @@ Every job is a command of `rti` that anyone can run by hand; the study only says
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,45 @@ from rti.errors import InputError
 
 GROUPS = ("main", "component", "order", "core")
 KINDS = ("train", "loss", "pictures", "time")  # of jobs
+
+
+def _is_whole(value: Any, least: int = 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _are_whole(values: Any, least: int = 1) -> bool:
+    return isinstance(values, tuple) and all(_is_whole(value, least) for value in values)
+
+
+def _by_budget(values: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(values, dict) and all(_is_whole(budget) and fits(value) for budget, value in values.items())
+
+
+# What the settings of a study and of its rows may be: the names, in words, and the test.
+_ALLOWED: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
+    (
+        ("model", "data", "name", "title", "reduction", "group"),
+        "a text",
+        lambda one: isinstance(one, str) and one != "",
+    ),
+    (("settings", "train"), "an object", lambda one: isinstance(one, dict)),
+    (("compile",), "true or false", lambda one: isinstance(one, bool)),
+    (("budgets",), "whole numbers of at least 1", lambda one: _are_whole(one) and one != ()),
+    (("unseen", "dense_steps"), "whole numbers of at least 1", _are_whole),
+    (("seeds",), "whole numbers, at least one of them", lambda one: _are_whole(one, 0) and one != ()),
+    (("sample_steps", "dense_images", "loss_examples", "passes", "time_batch"), "a whole number, 1 or more", _is_whole),
+    (("seed",), "a whole number, 0 or more", lambda one: _is_whole(one, 0)),
+    (("images",), "numbers of pictures by budget", lambda one: _by_budget(one, _is_whole)),
+    (("steps_at",), "lists of steps by budget", lambda one: _by_budget(one, _are_whole)),
+)
+
+
+def _check(one: Row | Study, where: str) -> None:
+    """Refuse a setting of another kind than the study needs."""
+    for names, allowed, fits in _ALLOWED:
+        for name in names:
+            if hasattr(one, name) and not fits(getattr(one, name)):
+                raise InputError(f"{name} of {where} must be {allowed}, got {str(getattr(one, name))[:60]!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +70,13 @@ class Row:
     steps_at: dict[int, tuple[int, ...]] = field(default_factory=dict)  # sampling steps also tried, by budget
 
     def __post_init__(self):
-        if not self.name or not set(self.name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-"):
-            raise InputError(f"row name {self.name!r} is not usable; allowed: small letters, digits and hyphens")
+        _check(self, f"row {str(self.name)[:60]!r}")
+        if not set(self.name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") or len(self.name) > 64:  # part of files'
+            raise InputError(
+                f"row name {self.name!r} is not usable; allowed: up to 64 small letters, digits and hyphens"
+            )
         if self.group not in GROUPS:
             raise InputError(f"group {self.group!r} of row {self.name} is unknown; allowed: {', '.join(GROUPS)}")
-        if not self.seeds:
-            raise InputError(f"row {self.name} has no seeds; give at least one")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +99,11 @@ class Study:
     seed: int = 7
 
     def __post_init__(self):
+        _check(self, "a study")
         names = [row.name for row in self.rows]
         twice = sorted({name for name in names if names.count(name) > 1} | ({"dense"} & set(names)))
         if not names or twice:
             raise InputError(f"row names must be there and differ, and none is 'dense'; got {', '.join(names)}")
-        for name in ("sample_steps", "dense_images", "loss_examples", "passes", "time_batch"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} of a study must be a whole number of at least 1, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -86,13 +123,10 @@ class Job:
 
 def read_study(path: Path) -> Study:
     """A study from its JSON file."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}") from None
-    rows = values.get("rows") if isinstance(values, dict) and "model" in values else None
+    from rti.backbones.checkpoint import read_json
+
+    values = read_json(path)
+    rows = values.get("rows") if "model" in values else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{path} is no study; expected an object with model and rows, each an object")
     rows = tuple(_make(Row, row, f"row {row.get('name')!r} of {path}") for row in values["rows"])
@@ -109,9 +143,14 @@ def _make(kind: type, values: dict[str, Any], where: str) -> Any:
         raise InputError(f"{where} lacks {', '.join(missing)}")
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     for name in ("images", "steps_at"):  # JSON knows only words as keys
-        if name in values:
-            values[name] = {int(budget): _tuple(value) for budget, value in values[name].items()}
+        if isinstance(values.get(name), dict):
+            values[name] = {_number(budget): _tuple(value) for budget, value in values[name].items()}
     return kind(**values)
+
+
+def _number(text: str) -> int | str:
+    """A key of JSON as a number, where it is one."""
+    return int(text) if text.isdecimal() and len(text) < 20 else text
 
 
 def _tuple(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rti.errors import InputError
-from rti.scenes.intervals import percentile_interval, resampled_means, stratified_summary
+from rti.scenes.intervals import as_list, mean_interval, stratified_summary
 from rti.study.faults import count_faults
 from rti.study.plan import Row, Study, as_json, budgets_of, is_elastic
 from rti.study.results import Results, Verdicts, mean_of
@@ -112,14 +112,16 @@ def _behind(results: Results, row: Row, budget: int) -> dict[str, Any]:
         count = min(len(ours.tasks), len(other.tasks))
         change = ours.right[:count] - other.right[:count]
         _, _, lead, interval = stratified_summary(change, other.tasks[:count])
-        found |= {"lead": lead, "lead_interval": list(interval), "lead_images": count}
+        found |= {"lead": lead, "lead_interval": as_list(interval), "lead_images": count}
     (below, times), (above, _) = (results.losses(one, budget) for one in (first, row))
     below, above = _shared(below, above)
     if below and above:
         change = np.mean(above, axis=0) - np.mean(below, axis=0)
         found |= {"loss_lead": float(change.mean()), "loss_lead_interval": _spread(change)}
         parts = [change[inside] for inside in _by_time(times)]
-        found["loss_lead_by_time"] = [[float(part.mean()), *_spread(part)] if len(part) else None for part in parts]
+        found["loss_lead_by_time"] = [
+            [float(part.mean()), *(_spread(part) or ())] if len(part) else None for part in parts
+        ]
     return found
 
 
@@ -131,12 +133,12 @@ def _shared(first: dict[int, Any], second: dict[int, Any]) -> tuple[list[Any], l
 
 
 def _accuracy(verdicts: Verdicts, dense: Verdicts | None = None) -> dict[str, Any]:
-    tasks, _, overall, interval = stratified_summary(*verdicts)
+    tasks, _, overall, interval = stratified_summary(*verdicts, shares=True)
     count = len(verdicts.tasks)
-    found = {"images": count, "overall": overall, "interval": list(interval), "tasks": tasks}
+    found = {"images": count, "overall": overall, "interval": as_list(interval), "tasks": tasks}
     if dense is not None and len(dense.tasks) >= count:
         _, _, change, spread = stratified_summary(verdicts.right - dense.first(count).right, verdicts.tasks)
-        found |= {"difference": change, "difference_interval": list(spread)}
+        found |= {"difference": change, "difference_interval": as_list(spread)}
     return found
 
 
@@ -162,5 +164,5 @@ def _by_time(times: np.ndarray) -> list[np.ndarray]:
     return [(times >= low) & (times < high) for low, high in pairwise(TIME_EDGES)]
 
 
-def _spread(values: np.ndarray) -> list[float]:
-    return list(percentile_interval(resampled_means(values, ["all"] * len(values))["all"]))
+def _spread(values: np.ndarray) -> list[float] | None:
+    return as_list(mean_interval(values))

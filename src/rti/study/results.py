@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from rti.backbones.checkpoint import read_json
 from rti.errors import InputError
 from rti.study.plan import Row, Study, budgets_of, plan, reduction_settings
 from rti.study.run import result_of
@@ -71,10 +71,13 @@ class Results:
                 continue
             path = self.folder / "losses" / f"{row.name}-{seed}.json"
             try:
-                kept = json.loads(path.read_text(encoding="utf-8"))
-                times, losses = np.array(kept["times"]), kept["losses"]
-                changes[seed] = np.array(losses[str(budget)]) - np.array(losses["dense"])
-            except (OSError, ValueError, KeyError, TypeError):
+                kept = read_json(path)
+                times, losses = np.array(kept["times"], dtype=float), kept["losses"]
+                above, dense = (np.array(losses[name], dtype=float) for name in (str(budget), "dense"))
+                changes[seed] = above - dense
+                if not 0 < len(times) == len(changes[seed]):
+                    raise ValueError
+            except (ValueError, KeyError, TypeError):  # InputError is one
                 raise InputError(f"{path} is missing or damaged; {self._again(name, 'measure')}") from None
         return changes, times
 
@@ -118,8 +121,11 @@ class Results:
             return self._read[name]
         path = self.folder / "pictures" / name.removeprefix("pictures-") / "results.json"
         try:
-            self._read[name] = json.loads(path.read_text(encoding="utf-8"))["pictures"]
-        except (OSError, ValueError, KeyError):
+            pictures = read_json(path)["pictures"]
+            if not all({"task", "caption", "correct", "reason"} <= one.keys() for one in pictures):
+                raise ValueError
+            self._read[name] = pictures
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise InputError(f"{path} is missing or damaged; {self._again(name, 'draw')}") from None
         return self._read[name]
 

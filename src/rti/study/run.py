@@ -21,17 +21,37 @@ from rti.study.plan import Job
 
 def result_of(folder: Path, job: Job) -> dict[str, Any] | None:
     """What a job printed, or None if it has not been done. Refuses the result of another command of that name."""
+    kept = kept_of(folder, job)
+    return None if kept is None else kept["result"]
+
+
+def kept_of(folder: Path, job: Job) -> dict[str, Any] | None:
+    """A job's command, result and seconds, as `_finish` keeps them."""
+    from rti.backbones.checkpoint import read_json
+
     path = folder / "jobs" / f"{job.name}.json"
-    if not path.is_file():
+    if not os.path.isfile(path):
         return None
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        command, result = kept["command"], kept["result"]
-    except (ValueError, KeyError, TypeError):
+        kept = read_json(path)
+        command, _ = [*map(str, kept["command"])], kept["result"]
+    except (InputError, KeyError, TypeError):
         raise InputError(f"{path} is damaged; delete it to do the job again") from None
-    if command != list(job.command):
+    if not _is_same(command, job.command, folder):
         raise InputError(f"{path} is the result of another command ({' '.join(command)}); choose another folder")
-    return result
+    return kept
+
+
+def _is_same(kept: Sequence[str], command: Sequence[str], folder: Path) -> bool:
+    """Whether two commands do the same; what lies in the study's folder may have lain elsewhere: folders are copied."""
+
+    def moved(before: str, now: str) -> bool:
+        inside = now.startswith(f"{folder}{os.sep}") if folder != Path() else os.sep in now
+        return inside and before.endswith(os.sep + os.path.relpath(now, folder))
+
+    return len(kept) == len(command) and all(
+        before == now or moved(before, now) for before, now in zip(kept, command, strict=True)
+    )
 
 
 def run_jobs(folder: Path, jobs: Sequence[Job], workers: int = 2) -> list[str]:

@@ -124,5 +124,5 @@ def _percent(value: float | None, interval: list[float] | None = None) -> str:
 def _points(value: float | None, interval: list[float] | None, scale: float, digits: int) -> str:
     if value is None:
         return ""
-    low, high = (f"{scale * edge:+.{digits}f}" for edge in interval)
-    return f"{scale * value:+.{digits}f} ({low} to {high})"
+    spread = " to ".join(f"{scale * edge:+.{digits}f}" for edge in interval or ())  # none of values that do not vary
+    return f"{scale * value:+.{digits}f}" + (f" ({spread})" if spread else "")
