@@ -17,6 +17,7 @@ import random
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 from rti.backbones import build
 from rti.backbones.loading import randomise
@@ -39,6 +41,7 @@ COMMANDS = {
 }
 # Not compared: what tells how long it took, checkpoints before the last, and a lock that nobody holds.
 APART = {"log.jsonl", "timing.jsonl", "run.lock", *(f"checkpoint-0000000{step}" for step in range(1, 5))}
+LONGEST, HANGS = 300, 124  # seconds of a run that is left in peace, and the exit code of one that takes longer
 CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
 
 
@@ -63,7 +66,7 @@ def survive(what: str, folder: Path, kills: int, seed: int, number: int = signal
 
     chance, report, begun = random.Random(seed), Report(), 0
     while True:
-        name, at_file, moment = f"run-{begun}", None, 600.0
+        name, at_file, moment = f"run-{begun}", None, None
         if report.kills >= kills:
             pass  # the last run is left in peace
         elif report.kills % 2:
@@ -88,7 +91,9 @@ def survive(what: str, folder: Path, kills: int, seed: int, number: int = signal
 
 
 def make_model(folder: Path) -> None:
+    """A tiny model, and a process that is ready to be forked."""
     torch.set_num_threads(1)
+    tqdm.set_lock(threading.RLock())  # its own is shared by forks: one killed while it draws a bar would stop them all
     backbone = build("jit", SIZES)
     randomise(backbone, seed=0, dtype=torch.float32)
     save_backbone(backbone, folder / "model")
@@ -135,15 +140,15 @@ def fork(work: Callable[[], None], folder: Path, at_file: int | None = None, num
         os._exit(code)
 
 
-def wait(process: int, moment: float = 600.0, number: int = signal.SIGKILL) -> int:
-    """The exit code of a process, killed after so many seconds."""
-    ends = time.monotonic() + moment
+def wait(process: int, moment: float | None = None, number: int = signal.SIGKILL) -> int:
+    """The exit code of a process, killed after so many seconds if asked; HANGS where it does not end by itself."""
+    ends = time.monotonic() + (LONGEST if moment is None else moment)
     while (ended := os.waitpid(process, os.WNOHANG)) == (0, 0):
         time.sleep(0.002)
         if time.monotonic() > ends:
-            os.kill(process, number)
+            os.kill(process, signal.SIGKILL if moment is None else number)
             ended = os.waitpid(process, 0)
-            break
+            return HANGS if moment is None else os.waitstatus_to_exitcode(ended[1])
     return os.waitstatus_to_exitcode(ended[1])
 
 

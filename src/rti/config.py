@@ -28,7 +28,6 @@ class ReductionConfig:
     text_regions: bool = False  # whether the text stream can be shortened too, see rti.text_regions
 
     def __post_init__(self):
-        check_finite(self)
         core = self.core
         whole = isinstance(core, (tuple, list)) and len(core) == 2 and all(_is_whole(block) for block in core)
         if not whole or not 0 <= core[0] <= core[1]:

@@ -16,7 +16,7 @@ from rti.adapter import load_weights
 from rti.backbones import load_backbone
 from rti.backbones.base import Backbone
 from rti.backbones.checkpoint import read_json
-from rti.config import ReductionConfig
+from rti.config import ReductionConfig, check_finite
 from rti.core import attach
 from rti.data import open_data
 from rti.errors import InputError
@@ -76,7 +76,9 @@ def resolve(
         return {field.name: values[field.name] for field in fields(of) if field.name in values}
 
     config = TrainConfig(**part(TrainConfig))
-    return config, kind.from_dict(part(kind) | {"text_regions": bool(config.text_budgets)})
+    reduced = kind.from_dict(part(kind) | {"text_regions": bool(config.text_budgets)})
+    check_finite(reduced)
+    return config, reduced
 
 
 def make_trainer(config: TrainConfig, reduction: ReductionConfig) -> Trainer:
