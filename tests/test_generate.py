@@ -6,18 +6,16 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import tqdm.auto
-import tqdm.std
 from PIL import Image
 
 import rti
+from forks import Forked
 from rti.cli import main
 from rti.cli.generate import generate
 from rti.evaluation import evaluate_scenes
@@ -460,7 +458,7 @@ def test_accelerate_launch_shares_the_work_of_one_process(tmp_path):
 
 # Killed.
 
-COUNT, KILLS = 200, 10
+COUNT, KILLS = 100, 10
 # The model that ships, one step each: what matters here is how a folder grows, not what it shows.
 KILLED = ["generate", "scenes", "--prompts", "scenes", "--count", str(COUNT), "--steps", "1", "--guidance", "1"]
 KILLED += ["--budget", "64", "--batch", "4", "--seed", "3"]
@@ -472,23 +470,11 @@ def start():
     shipped = rti.Pipeline.from_pretrained("scenes", merge=False)
 
     def start(folder, rank=0, world=1):
-        process = os.fork()
-        if process == 0:
-            code = 1
-            try:
-                for stream in (1, 2):
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-                torch.set_num_threads(1)
-                for bar in (tqdm.std.tqdm, tqdm.auto.tqdm):
-                    bar.set_lock(threading.RLock())  # tqdm's own is shared by forks, and dies with one that holds it
-                os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
-                generate.__globals__["load_pipeline"] = lambda *_, **__: shipped
-                main([*KILLED, "-o", str(folder)])
-            except SystemExit as end:
-                code = end.code
-            finally:
-                os._exit(code)
-        return process
+        def command():
+            sys.modules[generate.__module__].load_pipeline = lambda *_, **__: shipped
+            main([*KILLED, "-o", str(folder)])
+
+        return Forked(command, RANK=str(rank), WORLD_SIZE=str(world)).pid
 
     return start
 
@@ -531,7 +517,7 @@ def test_a_generation_killed_ten_times_ends_with_the_bytes_of_one_that_was_not(t
     chance, folder, in_the_middle = random.Random(world), tmp_path / "run", 0
     for kill in range(KILLS):
         # The first time before anything is there, then at some picture; every third time while one is being written.
-        wanted = drawn(folder) + (chance.randint(1, 15) if kill else 0)
+        wanted = drawn(folder) + (chance.randint(1, 7) if kill else 0)
         processes = [start(folder, rank, world) for rank in range(world)]
         wait_until(lambda: drawn(folder) >= wanted, processes, 0.005)  # noqa: B023
         if kill % 3 == 1:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from forks import Forked, forked_command
 from rti.scenes import TASKS
 from rti.scenes.detect import Detection
 from rti.scenes.judge import judge
@@ -155,6 +156,12 @@ def info(name: str, *needs: str, model: str = "jit-b16", alone: bool = False) ->
     return Job(name, ("info", model, "--json"), needs, alone)
 
 
+@pytest.fixture
+def forked(monkeypatch):
+    """Jobs as forks: where the order of jobs matters, and not how a process is started."""
+    monkeypatch.setattr(subprocess, "Popen", forked_command)
+
+
 def test_jobs_wait_for_what_they_need_and_fail_with_it(tmp_path):
     jobs = [info("a"), info("b", "a"), info("bad", model="no-such-model"), info("after", "bad"), info("last", "after")]
     failed = run_jobs(tmp_path, jobs, workers=2)
@@ -184,7 +191,7 @@ def test_jobs_share_the_cores_unless_the_user_has_said_how_many_threads(tmp_path
     assert started == ["4", "8", "3"]
 
 
-def test_what_is_gone_is_made_again_only_if_something_needs_it(tmp_path):
+def test_what_is_gone_is_made_again_only_if_something_needs_it(tmp_path, forked):
     jobs = [replace(info("a"), makes=tmp_path / "adapter"), info("b", "a")]
 
     def written() -> int:
@@ -204,15 +211,19 @@ def test_what_is_gone_is_made_again_only_if_something_needs_it(tmp_path):
     assert written() > before
 
 
-def test_what_is_made_again_and_interrupted_is_not_taken_for_done(tmp_path, monkeypatch):
+def test_what_is_made_again_and_interrupted_is_not_taken_for_done(tmp_path, monkeypatch, forked):
     """An interrupted training leaves an adapter, of the step it had come to."""
     jobs = [replace(info("a"), makes=tmp_path / "adapter"), info("b", "a")]
     run_jobs(tmp_path, jobs)
     (tmp_path / "jobs" / "b.json").unlink()
-    half = f"import os, sys; os.mkdir({str(tmp_path / 'adapter')!r}); print('{{}}'); sys.exit(1)"
-    start = subprocess.Popen
+
+    def half():
+        (tmp_path / "adapter").mkdir()
+        print("{}")
+        sys.exit(1)
+
     with monkeypatch.context() as patched:
-        patched.setattr(subprocess, "Popen", lambda command, **rest: start([sys.executable, "-c", half], **rest))
+        patched.setattr(subprocess, "Popen", lambda command, stdout, **rest: Forked(half, stdout.fileno()))
         assert run_jobs(tmp_path, jobs) == ["a", "b"]
     assert (tmp_path / "adapter").exists()
     assert result_of(tmp_path, jobs[0]) is None
@@ -530,14 +541,13 @@ def test_the_figures_are_drawn_and_nothing_is_drawn_of_nothing(finished):
 # The whole of it.
 
 
-def test_a_tiny_study_runs_is_interrupted_and_goes_on(tmp_path, capsys):
+def test_a_tiny_study_runs_is_interrupted_and_goes_on(tmp_path, capsys, forked):
     """Two rows on a tiny model, by the command; terminated in the middle of it, then finished."""
     rows = [ROWS[0] | {"seeds": [0], "images": {"8": 6}, "steps_at": {}}, ROWS[2]]
     path = write_study(tmp_path, rows=rows, dense_steps=[], unseen=[])
     output = tmp_path / "out"
     command = [sys.executable, "-m", "rti", "study", str(path), "--output", str(output)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = forked_command(command)
     deadline = time.monotonic() + 300
     while not list(output.glob("jobs/*.json")) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.1)

@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import fields
@@ -18,6 +19,7 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import load_file, save_file
 
 import rti
+from forks import Forked
 from rti.backbones import build
 from rti.data import Example, Source
 from rti.presets import FROM_SCRATCH, PRESETS, SCENES_TRAINING
@@ -241,7 +243,8 @@ def test_micro_batches_do_not_change_a_step(tmp_path):
 
 
 def test_training_lowers_the_loss_at_every_budget_and_leaves_the_backbone_alone(tmp_path, family):
-    trainer = make_trainer(tmp_path / "run", family, steps=200, save_every=200, ema=0.9, drop=0.0)
+    settings = dict(steps=60, learning_rate=1e-2, batch_per_device=8, save_every=60)
+    trainer = make_trainer(tmp_path / "run", family, **settings, ema=0.9, drop=0.0)
     frozen = {name: parameter.detach().clone() for name, parameter in frozen_parameters(trainer.task.module).items()}
     assert frozen
 
@@ -309,7 +312,7 @@ except InputError as error:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     command = [sys.executable, "program.py"]
-    finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, cwd=tmp_path)
     assert "values '4 broken examples in a row in four pictures; the last: torn'" in finished.stdout, finished.stderr
 
 
@@ -432,28 +435,36 @@ def _full(*_) -> None:
 
 def launch(folder: Path, program: str) -> list:
     """Run a program in two processes over gloo, as `accelerate launch` would; gives back what it printed as JSON."""
-    script = folder / "program.py"
-    script.write_text(program)
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
-    finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, cwd=folder)
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    line = next(line for line in finished.stdout.splitlines() if line.startswith("values "))
+
+    def run() -> None:
+        os.chdir(folder)
+        AcceleratorState._reset_state(True)  # that of one process
+        exec(program, {})
+
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused.getsockname()[1])}
+    counts = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    logs = [folder / f"{rank}.txt" for rank in ("0", "1")]
+    both = [Forked(run, log, RANK=log.stem, LOCAL_RANK=log.stem, **where, **counts) for log in logs]
+    codes = [process.wait(timeout=240) for process in both]
+    printed = [log.read_text(errors="replace") for log in logs]
+    assert codes == [0, 0], "".join(text[-2000:] for text in printed)
+    line = next(line for line in printed[0].splitlines() if line.startswith("values "))
     return json.loads(line.removeprefix("values "))
 
 
 def test_two_processes_give_the_losses_of_one(tmp_path, family):
     """Over gloo, with the same global batch; and a stop that one of them is asked for stops both."""
     alone = make_trainer(tmp_path / "alone", family, batch_per_device=2)
-    expected = [alone.train_step() for _ in range(20)]
+    expected = [alone.train_step() for _ in range(10)]
     program = f"""
 import dataclasses, json, os, signal
 from test_trainer import make_trainer
 trainer = make_trainer("together", "{family}", batch_per_device=2)
-losses = [trainer.train_step() for _ in range(20)]
+losses = [trainer.train_step() for _ in range(10)]
 def stop_one(step, loss):
-    if step == 22 and trainer.accelerator.process_index == 1:
+    if step == 12 and trainer.accelerator.process_index == 1:
         os.kill(os.getpid(), signal.SIGTERM)
 trainer.config = dataclasses.replace(trainer.config, steps=1000)
 trainer.run(on_step=stop_one)
@@ -462,7 +473,7 @@ if trainer.accelerator.is_main_process:
     print("values", json.dumps([trainer.accelerator.num_processes, losses, stopped]))
 """
     processes, losses, stopped = launch(tmp_path, program)
-    assert (processes, stopped) == (2, 23)  # asked after the 22nd step, and both left after the next
+    assert (processes, stopped) == (2, 13)  # asked after the 12th step, and both left after the next
     assert losses == pytest.approx(expected, rel=1e-4)
 
 

@@ -147,7 +147,9 @@ class Head(nn.Module):
 class LabelEmbed(nn.Module):
     def __init__(self, config: JiTConfig):
         super().__init__()
-        self.embedding_table = nn.Embedding(config.num_classes + 1, config.hidden_size)
+        # Not initialised: on the meta device that would import torch's compiler, a second or two for nothing.
+        table = torch.empty(config.num_classes + 1, config.hidden_size)
+        self.embedding_table = nn.Embedding.from_pretrained(table, freeze=False)
 
     def forward(self, labels: torch.Tensor) -> torch.Tensor:
         return self.embedding_table(labels)
