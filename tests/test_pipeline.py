@@ -325,6 +325,7 @@ def test_the_budget_changes_the_picture_and_full_budget_is_the_default(elastic):
 def test_dense_is_the_plain_backbones_pipeline(adapter, pipe, merge):
     elastic = rti.Pipeline.from_pretrained(adapter, merge=merge)
     before = elastic("a cube", generator=seeds(0), budget=9, **QUICK).images
+    pipe.backbone.requires_grad_(False)  # torch multiplies weights that train in another order
     expected = pipe("a cube", generator=seeds(0), **QUICK).images
     assert torch.equal(elastic("a cube", generator=seeds(0), dense=True, **QUICK).images, expected)
     assert torch.equal(pipe("a cube", generator=seeds(0), dense=True, **QUICK).images, expected)
