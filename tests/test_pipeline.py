@@ -338,6 +338,7 @@ def test_a_budget_may_be_any_of_the_words_of_the_command_line(elastic, pipe):
 def test_dense_is_the_plain_backbones_pipeline(adapter, pipe, merge):
     elastic = rti.Pipeline.from_pretrained(adapter, merge=merge)
     before = elastic("a cube", generator=seeds(0), budget=9, **QUICK).images
+    pipe.backbone.requires_grad_(False)  # torch multiplies weights that train in another order
     expected = pipe("a cube", generator=seeds(0), **QUICK).images
     assert torch.equal(elastic("a cube", generator=seeds(0), dense=True, **QUICK).images, expected)
     assert torch.equal(pipe("a cube", generator=seeds(0), dense=True, **QUICK).images, expected)
