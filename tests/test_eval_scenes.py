@@ -301,8 +301,7 @@ def test_several_budgets_are_rows_and_the_first_is_on_top(capsys, release, adapt
     assert [row["budget"] for row in values["rows"]] == [16, "dense", 32]
     assert ["difference_to_dense" in row for row in values["rows"]] == [True, False, True]
     difference = values["rows"][0]["difference_to_dense"]
-    low, high = difference["interval"]
-    assert low <= difference["overall"] <= high
+    assert (difference["overall"], difference["interval"]) == (0, None)  # a model that learned nothing is never right
     assert list(difference["tasks"]) == list(scenes.TASKS)
     assert {key: values[key] for key in values["rows"][0]} == values["rows"][0]
     assert (values["split"], values["guidance"]) == ("held-out", 1.5)

@@ -57,7 +57,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         values = read_json(path)
     except InputError as error:
-        raise InputError(f"{error}; expected what --output wrote, or draw again without it") from None
+        raise InputError(f"{error}; it holds no results, expected what --output wrote") from None
     try:
         names = [str(row["budget"]) for row in values["rows"] if row["seconds"] >= 0]
         whole = all(

@@ -66,7 +66,7 @@ def wilson_interval(share: float, count: float) -> Interval:
     z2 = 1.959964**2
     middle = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = (z2 * (share * (1 - share) / count + z2 / (4 * count**2))) ** 0.5 / (1 + z2 / count)
-    return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+    return max(0.0, min(share, float(middle - half))), min(1.0, max(share, float(middle + half)))  # rounding aside
 
 
 def _interval(samples: np.ndarray, mean: float, count: float, shares: bool) -> Interval | None:

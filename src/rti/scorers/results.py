@@ -133,7 +133,8 @@ def strata(entries: Sequence[Entry], by_group: bool) -> list[str]:
 def summary(entries: Sequence[Entry], rows: Sequence[dict[str, Any]], by_group: bool) -> dict[str, Any]:
     """The score with its 95 % interval, bootstrapped over prompts, and the mean of each group."""
     values = prompt_means(entries, rows)
-    found = stratified_summary(values, strata(entries, by_group), shares=by_group)
+    shares = by_group and bool(((values >= 0) & (values <= 1)).all())  # GenEval's are, of right pictures
+    found = stratified_summary(values, strata(entries, by_group), shares=shares)
     result = {
         "score": found.overall,
         "interval": as_list(found.interval),
@@ -142,7 +143,7 @@ def summary(entries: Sequence[Entry], rows: Sequence[dict[str, Any]], by_group: 
     }
     groups = strata(entries, by_group=True)
     if len(set(groups)) > 1 or by_group:
-        per_group = stratified_summary(values, groups, shares=by_group)
+        per_group = stratified_summary(values, groups, shares=shares)
         result["groups"] = per_group.means
         result["group_intervals"] = {name: as_list(interval) for name, interval in per_group.intervals.items()}
     return result
