@@ -2,6 +2,7 @@
 
 import os
 
+os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start too, and of NumPy; workers share the cores
 os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported; a test that needs a hub brings its own cache
 
 from dataclasses import replace
