@@ -15,8 +15,8 @@ import time
 import torch
 
 import rti
-from rti.benchmark import random_condition
 from rti.cli.output import show_table
+from rti.lab.bench.benchmark import random_condition
 from rti.presets import get_preset
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial, ElasticObjective

@@ -20,11 +20,11 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import rti
-from rti.budget import parse_budget, resolve_budget, resolve_schedule
 from rti.data import open_data
-from rti.generation import GenerationSettings
 from rti.images import check_output, fit, open_image
-from rti.photograph import cut_photograph, load_photograph
+from rti.lab.pictures.generation import GenerationSettings
+from rti.lab.probes.photograph import cut_photograph, load_photograph
+from rti.method.budgets import parse_budget, resolve_budget, resolve_schedule
 from rti.presets import find_preset, get_preset
 from tiny import CORE, make_backbone, make_inputs, save_jit
 

@@ -28,13 +28,13 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import rti
-from rti.comparison import compare_folders
 from rti.data import BrokenExample, open_data
 from rti.images import open_image
-from rti.picture_folder import Entry, PictureFolder, entries_text
-from rti.prompt_sets.sources import open_prompts
-from rti.study.plan import plan, read_study
-from rti.text import load_text_encoder
+from rti.lab.pictures.compare import compare_folders
+from rti.lab.pictures.folder import Entry, PictureFolder, entries_text
+from rti.lab.pictures.prompts.sources import open_prompts
+from rti.lab.study.plan import plan, read_study
+from rti.text.encoder import load_text_encoder
 from tiny import CORE, make_backbone, save_jit, save_minit2i, save_scenes_model
 
 # In place of a value in JSON.
@@ -219,8 +219,8 @@ def read_examples(path: Path) -> None:
 def read_figure(file: Path) -> None:
     from matplotlib import pyplot
 
-    from rti.probes import figures
-    from rti.probes.journal import read_data
+    from rti.lab.probes import figures
+    from rti.lab.probes.records import read_data
 
     try:
         getattr(figures, f"{file.stem}_figure")(read_data(file, file.stem)).canvas.draw()

@@ -6,7 +6,7 @@ import resource
 import torch
 
 import rti
-from rti.benchmark import random_condition
+from rti.lab.bench.benchmark import random_condition
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)

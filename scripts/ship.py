@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from rti.backbones import load_backbone
-from rti.backbones.saving import save_backbone
+from rti.loading import load_backbone
+from rti.saving import save_backbone
 from rti.shipped import MODELS
-from rti.text import load_text_encoder, text_encoder_of
+from rti.text.encoder import load_text_encoder, text_encoder_of
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("name")
@@ -42,7 +42,7 @@ tags: [region-tokens, rti, {family}]
 A small {family} backbone ({parameters:.1f} M parameters, {patches} patches) with its region token adapter, trained from
 scratch for [region-tokens](https://pypi.org/project/region-tokens/). It draws the *scenes* world and nothing else.
 
-- **Data:** the procedural world of `rti.scenes`: shapes in colours and textures on plain or graded backgrounds{data}.
+- **Data:** the procedural world of `rti.lab.scenes`: shapes in colours and textures on plain or graded backgrounds{data}.
   Nothing is downloaded, nothing is anyone's work.
 - **Recipe:** `docs/default.md` in the repository has the exact commands. {seen}
 - **Licence:** Apache-2.0, weights and code.

@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from rti.errors import InputError
-from rti.orders import order
+from rti.method.order import order
 
 # Every property test runs under this: no time limit per example, no database of failures in the working tree.
 PROPERTY = settings(deadline=None, max_examples=60, database=None)

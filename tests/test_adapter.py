@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 import rti
 from close import assert_close
 from rti.adapter import adapter_folder, load_weights
-from rti.config import ReductionConfig
-from rti.reductions import REDUCTIONS
-from rti.reductions.dense import DenseReduction
+from rti.method.config import ReductionConfig
+from rti.method.reductions import REDUCTIONS
+from rti.method.reductions.dense import DenseReduction
 from tiny import CORE, SAVE, assert_same_state, make_backbone, make_inputs, randomise_trainable, refused, snapshot
 
 FILES = ["README.md", "adapter_config.json", "adapter_model.safetensors", "interface.safetensors", "rti_config.json"]

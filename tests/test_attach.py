@@ -9,9 +9,9 @@ from torch import nn
 
 import rti
 from close import assert_close
-from rti.budget import resolve_budget
-from rti.config import CUT_NAMES, CUT_SOURCES, ORDER_NAMES
-from rti.reductions.region import RegionReduction
+from rti.method.budgets import resolve_budget
+from rti.method.config import CUT_NAMES, CUT_SOURCES, ORDER_NAMES
+from rti.method.reductions.region import RegionReduction
 from tiny import (
     CORE,
     assert_same_state,

@@ -8,9 +8,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import rti
 from rti import cost
-from rti.benchmark import REFERENCE, Benchmark, Row, Setting, _attention, random_condition, run_benchmark, twin
-from rti.reductions import REDUCTIONS
-from rti.stopwatch import PeakMemory, Stopwatch, clock, parts_of
+from rti.lab.bench.benchmark import (
+    REFERENCE,
+    Benchmark,
+    Row,
+    Setting,
+    _attention,
+    random_condition,
+    run_benchmark,
+    twin,
+)
+from rti.lab.bench.stopwatch import PeakMemory, Stopwatch, clock, parts_of
+from rti.method.reductions import REDUCTIONS
 from test_cli import run, run_json
 from tiny import CORE, SAVE, make_backbone, make_inputs, refused, snapshot
 
@@ -191,7 +200,7 @@ def test_the_parts_of_a_run_are_timed_and_nothing_stays_behind():
 
 def test_a_stopwatch_adds_up(monkeypatch):
     times = iter([1.0, 3.0, 10.0, 11.5])
-    monkeypatch.setattr("rti.stopwatch.clock", lambda device: next(times))
+    monkeypatch.setattr("rti.lab.bench.stopwatch.clock", lambda device: next(times))
 
     class Thing:
         def work(self):
@@ -257,7 +266,7 @@ def test_what_an_option_brings_is_timed_beside_the_model_as_loaded(capsys, tmp_p
         given.update(dense=dense, region=models["region"].backbone, plain=plain)
         raise rti.InputError("enough")
 
-    monkeypatch.setattr("rti.benchmark.run_benchmark", note)
+    monkeypatch.setattr("rti.lab.bench.benchmark.run_benchmark", note)
     run(capsys, "bench", SAVE["minit2i"](tmp_path / "backbone"), "--core", "1,2", option)
     changed = {}
     for name, backbone in given.items():

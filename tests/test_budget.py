@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from references import PROPERTY, assert_refused
-from rti.budget import is_dense, parse_budget, resolve_budget, resolve_schedule
 from rti.errors import InputError
+from rti.method.budgets import is_dense, parse_budget, resolve_budget, resolve_schedule
 
 NONSENSE = [
     *(0, -1, 257, 10**30, np.int64(0), np.int32(257)),

@@ -310,8 +310,8 @@ def test_sample_loses_no_picture_and_leaves_the_clean_ones_beside_their_regions(
 
 
 def test_labels_of_the_scenes_world_are_shown_by_name():
-    from rti.scenes import CLASSES
-    from rti.scenes.classes import subject_names
+    from rti.lab.scenes import CLASSES
+    from rti.lab.scenes.classes import subject_names
     from tiny import make_backbone
 
     assert subject_names(make_backbone("jit", num_classes=56), [0, 55]) == [CLASSES[0], CLASSES[55]]
@@ -324,7 +324,9 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(capsys, tmp
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").write_text("a file")
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr("rti.photograph.cut_photograph", lambda *_: pytest.fail("it worked before it looked"))
+    monkeypatch.setattr(
+        "rti.lab.probes.photograph.cut_photograph", lambda *_: pytest.fail("it worked before it looked")
+    )
     code, _, err = run(capsys, "regions", photograph, "-o", output)
     assert (code, err.count("\n")) == (2, 1)
     assert output in err

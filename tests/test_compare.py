@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from rti import scenes
 from rti.cli import main
-from rti.comparison import check_pair, compare_folders, notable_differences, open_row, paired_summary
-from rti.picture_folder import Entry, PictureFolder, entries_text, manifest_digest
-from rti.scenes.intervals import stratified_summary
-from rti.scorers.results import Score, strata, summary
+from rti.lab import scenes
+from rti.lab.intervals import stratified_summary
+from rti.lab.pictures.compare import check_pair, compare_folders, notable_differences, open_row, paired_summary
+from rti.lab.pictures.folder import Entry, PictureFolder, entries_text, manifest_digest
+from rti.lab.pictures.scorers.results import Score, strata, summary
 from scorer_models import save_bert_tokenizer, save_clip, save_image_reward, save_mask2former, write_lines
 from tiny import refused
 
@@ -304,7 +304,7 @@ def features_of(folder, width=4):
     """A network of our own: mean colours of the parts of a picture. The order is that of the files."""
     from PIL import Image
 
-    from rti.scorers.features import pictures_in
+    from rti.lab.pictures.scorers.features import pictures_in
 
     rows = []
     for path in pictures_in(folder):

@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 
 from references import assert_refused
-from rti.config import CUT_NAMES, CUT_SOURCES, INTERFACES, ORDER_NAMES, POSITIONS, RegionConfig
-from rti.orders import ORDERS
-from rti.partition import RULES
-from rti.reductions import REDUCTIONS, config_from_dict
+from rti.method.config import CUT_NAMES, CUT_SOURCES, INTERFACES, ORDER_NAMES, POSITIONS, RegionConfig
+from rti.method.order import ORDERS
+from rti.method.partition import RULES
+from rti.method.reductions import REDUCTIONS, config_from_dict
 
 
 def test_the_names_are_those_of_the_orders_and_the_rules():

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rti.data import BrokenExample, Drawn, Example, Mixture, Order, Source, Tolerant, open_data
-from rti.data.order import scramble
-from rti.data.scenes_source import ScenesSource
+from rti.data.shuffle import scramble
 from rti.errors import InputError
+from rti.lab.scenes.source import ScenesSource
 
 
 class Numbers(Source):

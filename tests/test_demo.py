@@ -8,8 +8,8 @@ from PIL import Image
 
 import rti
 from rti import shipped
-from rti.demo import PROMPTS, demo_sheet, measured_accuracies, run_demo
-from rti.scenes import encode
+from rti.lab.demo import PROMPTS, demo_sheet, measured_accuracies, run_demo
+from rti.lab.scenes import encode
 from test_cli import run, run_json
 from test_shipped import made as made
 from test_shipped import models as models

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rti.evaluation import evaluate_scenes
 
 import rti
-from rti import scenes
 from rti.cli import main
-from rti.evaluation import evaluate_scenes
-from rti.evaluation.scenes import noise_generator
-from rti.scenes.encoder import WordEncoder
+from rti.lab import scenes
+from rti.lab.scenes.evaluation import noise_generator
+from rti.text.words import WordEncoder
 from tiny import CORE, DATA, assert_same_state, make_backbone, randomise_trainable, refused, save_scenes_model, snapshot
 
 TEXT = dict(prompt_length=12, txt_input_size=12, noise_scale=1.0, guidance_scale=1.0)

@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 from safetensors.numpy import save_file
 
-from rti.scorers.features import extract, pictures_in, read_features, read_statistics, save
-from rti.scorers.frechet import Statistics, frechet_distance, inception_score
+from rti.lab.pictures.scorers.features import extract, pictures_in, read_features, read_statistics, save
+from rti.lab.pictures.scorers.frechet import Statistics, frechet_distance, inception_score
 from tiny import refused
 
 scipy_linalg = pytest.importorskip("scipy.linalg")

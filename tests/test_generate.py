@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rti.evaluation import evaluate_scenes
 
 import rti
 from forks import Forked
 from rti.cli import main
 from rti.cli.generate import generate
-from rti.evaluation import evaluate_scenes
-from rti.evaluation.scenes import noise_generator
-from rti.generation import Generation, GenerationSettings, Shard, picture_seed
 from rti.images import to_uint8
-from rti.picture_folder import PictureFolder, images_per_second, is_whole, tidy, write_whole
-from rti.prompt_sets import open_prompts
-from rti.scorers.geneval import GenEvalScorer, SceneDetector
-from rti.scorers.results import score_folder
+from rti.lab.pictures.folder import PictureFolder, images_per_second, is_whole, tidy, write_whole
+from rti.lab.pictures.generation import Generation, GenerationSettings, Shard, picture_seed
+from rti.lab.pictures.prompts import open_prompts
+from rti.lab.pictures.scorers.geneval import GenEvalScorer, SceneDetector
+from rti.lab.pictures.scorers.results import score_folder
+from rti.lab.scenes.evaluation import noise_generator
 from scorer_models import LINES, write_lines
 from tiny import CORE, DATA, randomise_trainable, refused, save_scenes_model
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 from PIL import Image
 
-from rti.picture_folder import Entry
-from rti.prompt_sets.sources import read_geneval
-from rti.scenes.judge import relative_positions
-from rti.scorers.clip import Clip
-from rti.scorers.colours import COLOURS, ColourNames, cut_out
-from rti.scorers.detector import GenEvalDetector, Mask2Former, detections
-from rti.scorers.geneval import CLASSES, Found, GenEvalScorer, SceneDetector, Wanted, judge_picture, select
-from rti.scorers.results import summary
+from rti.lab.judge import relative_positions
+from rti.lab.pictures.folder import Entry
+from rti.lab.pictures.prompts.sources import read_geneval
+from rti.lab.pictures.scorers.clip import Clip
+from rti.lab.pictures.scorers.colours import COLOURS, ColourNames, cut_out
+from rti.lab.pictures.scorers.detector import GenEvalDetector, Mask2Former, detections
+from rti.lab.pictures.scorers.geneval import CLASSES, Found, GenEvalScorer, SceneDetector, Wanted, judge_picture, select
+from rti.lab.pictures.scorers.results import summary
 from scorer_models import LINES, save_clip, save_mask2former
 from tiny import refused
 

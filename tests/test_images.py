@@ -20,7 +20,7 @@ from rti.images import (
     to_tensor,
     to_uint8,
 )
-from rti.photograph import load_photograph
+from rti.lab.probes.photograph import load_photograph
 from tiny import refused
 
 # Numbers.

@@ -18,9 +18,9 @@ from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 
 import rti
-from rti.backbones import FAMILIES, build
-from rti.backbones.checkpoint import read_json
 from rti.backbones.layers import FloatTable
+from rti.files import read_json
+from rti.loading import FAMILIES, build
 from rti.presets import PRESETS
 from tiny import (
     SAVE,

@@ -20,8 +20,8 @@ from references import (
     squared_error,
     trained_like,
 )
-from rti.merge import merge_tree, tie_order
-from rti.partition import partition
+from rti.method.merge import merge_tree, tie_order
+from rti.method.partition import partition
 
 # For a claim to which one made-up image in ten thousand is an exception: a build must not fail by drawing that one.
 STEADY = settings(PROPERTY, derandomize=True)

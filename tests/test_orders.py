@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from references import PROPERTY, assert_refused, morton_walk
-from rti.orders import ORDERS, order
+from rti.method.order import ORDERS, order
 
 GRIDS = [(height, width) for height in range(1, 49) for width in range(1, 65)]
 grids = st.tuples(st.integers(1, 48), st.integers(1, 64))

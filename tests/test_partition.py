@@ -20,8 +20,8 @@ from references import (
     pieces,
     trained_like,
 )
-from rti.orders import order
-from rti.partition import RULES, fixed_regions, merge_ranked, partition
+from rti.method.order import order
+from rti.method.partition import RULES, fixed_regions, merge_ranked, partition
 
 rules = st.sampled_from(list(RULES))
 priors = st.sampled_from([0.0, 0.3, 0.5, 1.0])

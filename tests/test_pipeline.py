@@ -10,7 +10,7 @@ from close import assert_close
 from rti.backbones.minit2i import PreambleBlock
 from rti.flow import draw_noise, time_grid
 from rti.images import to_pil, to_tensor
-from rti.text import T5TextEncoder
+from rti.text.encoder import T5TextEncoder
 from tiny import (
     CORE,
     assert_same_state,

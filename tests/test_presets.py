@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import rti
-from rti.backbones import build
+from rti.loading import build
 from rti.presets import PRESETS, find_preset, get_preset
 from tiny import refused
 

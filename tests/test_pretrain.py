@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import rti
-from rti.backbones import load_backbone
-from rti.scenes.encoder import WordEncoder
-from rti.training.command import made_up_words
+from rti.loading import load_backbone
+from rti.text.words import WordEncoder
+from rti.training.assemble import made_up_words
+from rti.training.assemble_pretraining import make_trainer, new_backbone
 from rti.training.config import PretrainConfig
 from rti.training.loss import draw_times, velocity_losses
 from rti.training.muon import Muon, orthogonalise, split_parameters
-from rti.training.pretrain import make_trainer, new_backbone
 from rti.training.state import CannotSave, checkpoints, load_checkpoint, save_checkpoint
 from test_cli import run, run_json
 from test_trainer import assert_equal, trained_values

@@ -7,21 +7,21 @@ import pytest
 import torch
 
 import rti
-from rti.evaluation.scenes import noise_generator
 from rti.flow import draw_noise
-from rti.orders import order
-from rti.partition import partition
-from rti.photograph import cut_photograph, load_photograph
+from rti.lab.probes import measures
+from rti.lab.probes.groupings import Row, grouping_rows, order_rows, probe_groupings
+from rti.lab.probes.photograph import cut_photograph, load_photograph
+from rti.lab.probes.pictures import probe_lorenz
+from rti.lab.probes.records import Journal, read_data, rounded
+from rti.lab.probes.redundancy import KINDS, probe_redundancy, propose_core
+from rti.lab.probes.routing import probe_routing
+from rti.lab.probes.subjects import read_prompts, spread_labels, subjects_of, template_prompts
+from rti.lab.probes.trajectory import RegionsHook, Run, TrunkHook, fingerprint, middle, spread_steps
+from rti.lab.scenes.evaluation import noise_generator
+from rti.method.order import order
+from rti.method.partition import partition
+from rti.method.reductions import Reduction
 from rti.pipeline import Pipeline
-from rti.probes import measures
-from rti.probes.groupings import Row, grouping_rows, order_rows, probe_groupings
-from rti.probes.journal import Journal, read_data, rounded
-from rti.probes.pictures import probe_lorenz
-from rti.probes.redundancy import KINDS, probe_redundancy, propose_core
-from rti.probes.routing import probe_routing
-from rti.probes.subjects import read_prompts, spread_labels, subjects_of, template_prompts
-from rti.probes.trajectory import RegionsHook, Run, TrunkHook, fingerprint, middle, spread_steps
-from rti.reductions import Reduction
 from rti.sampling import sample
 from test_cli import DATA, photograph, run_json  # noqa: F401 (photograph is a fixture)
 from test_cli import run as run_command

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from rti.orders import order
-from rti.partition import fixed_regions, partition
-from rti.probes import measures
+from rti.lab.probes import measures
+from rti.method.order import order
+from rti.method.partition import fixed_regions, partition
 from tiny import refused
 
 

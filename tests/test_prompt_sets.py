@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rti import scenes
-from rti.prompt_sets import files, open_prompts
-from rti.prompt_sets.sources import read_mjhq
+from rti.lab import scenes
+from rti.lab.pictures.prompts import files, open_prompts
+from rti.lab.pictures.prompts.sources import read_mjhq
 from scorer_models import LINES, write_lines
 from tiny import refused
 

@@ -11,7 +11,7 @@ from close import assert_close, bound
 from references import PROPERTY, mean_phasors, random_regions, read
 from rti.backbones.layers import grid_angles
 from rti.backbones.layers import phasors as as_phasors
-from rti.read import Read, average_phasors, floor_log2, membership
+from rti.method.read import Read, average_phasors, floor_log2, membership
 
 
 def random_read(hidden_size: int, patches: int, generator: torch.Generator) -> Read:

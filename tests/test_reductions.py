@@ -8,16 +8,16 @@ import torch
 import rti
 from close import assert_close, bound
 from rti import cost
-from rti.backbones import build
-from rti.orders import hilbert_order, order
+from rti.loading import build
+from rti.method.order import hilbert_order, order
+from rti.method.read import MeanRead, centre_phasors, membership
+from rti.method.reductions import REDUCTIONS, Span, config_from_dict, make_reduction
+from rti.method.reductions.latents import spread_out
+from rti.method.reductions.similarity import anchor_positions
+from rti.method.write import Broadcast, Write
 from rti.presets import PRESETS
-from rti.read import MeanRead, centre_phasors, membership
-from rti.reductions import REDUCTIONS, Span, config_from_dict, make_reduction
-from rti.reductions.latents import spread_out
-from rti.reductions.similarity import anchor_positions
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial, ElasticObjective
-from rti.write import Broadcast, Write
 from tiny import CORE, make_backbone, make_condition, make_inputs, randomise_trainable, refused
 
 FAMILIES = ("minit2i", "jit")

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import rti
-from rti.reductions import REDUCTIONS, register, register_installed
-from rti.study.plan import Row, is_elastic
+from rti.lab.study.plan import Row, is_elastic
+from rti.method.reductions import REDUCTIONS, register, register_installed
 from test_cli import run_json
 from tiny import CORE, make_backbone, make_inputs, randomise_trainable, refused, save_jit
 

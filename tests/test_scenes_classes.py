@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from rti.data import open_data
-from rti.data.scenes_source import ClassScenesSource
 from rti.errors import InputError
-from rti.scenes.classes import CLASSES, class_example, class_of, class_prompts, class_scene
-from rti.scenes.detect import detect
-from rti.scenes.render import batch, render
-from rti.scenes.score import score
-from rti.scenes.words import COLOURS, SHAPES, TEXTURES
-from rti.scenes.world import HELD_OUT_PAIRS, Thing, prompts
+from rti.lab.scenes.classes import CLASSES, class_example, class_of, class_prompts, class_scene
+from rti.lab.scenes.detect import detect
+from rti.lab.scenes.render import batch, render
+from rti.lab.scenes.score import score
+from rti.lab.scenes.source import ClassScenesSource
+from rti.lab.scenes.world import HELD_OUT_PAIRS, Thing, prompts
+from rti.text.vocabulary import COLOURS, SHAPES, TEXTURES
 
 NUMBER = len(SHAPES) * len(COLOURS)
 

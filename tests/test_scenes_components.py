@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rti.scenes.components import connected_components, largest
+from rti.lab.scenes.components import connected_components, largest
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rti.scenes.detect import THRESHOLD, detect
-from rti.scenes.judge import judge
-from rti.scenes.layout import CANVAS, place
-from rti.scenes.render import draw, render
-from rti.scenes.words import COLOURS, OPPOSITE, SHAPES
-from rti.scenes.world import Scene, Thing, prompts
+from rti.lab.judge import judge
+from rti.lab.scenes.detect import THRESHOLD, detect
+from rti.lab.scenes.layout import CANVAS, place
+from rti.lab.scenes.render import draw, render
+from rti.lab.scenes.world import Scene, Thing, prompts
+from rti.text.vocabulary import COLOURS, OPPOSITE, SHAPES
 
 PICTURES = 1200
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rti.scenes.detect import Detection, detect
-from rti.scenes.judge import judge, relative_positions
-from rti.scenes.render import render
-from rti.scenes.words import COLOURS
-from rti.scenes.world import Requirement, Scene, Thing, sample_scenes
+from rti.lab.judge import judge, relative_positions
+from rti.lab.scenes.detect import Detection, detect
+from rti.lab.scenes.render import render
+from rti.lab.scenes.world import Requirement, Scene, Thing, sample_scenes
+from rti.text.vocabulary import COLOURS
 
 
 def seen(shape: str, colour: str, x: float, y: float, score: float = 0.95, side: float = 20) -> Detection:

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from rti.scenes.detect import detect
-from rti.scenes.judge import relative_positions
-from rti.scenes.layout import CANVAS, GAP, MARGIN, RADII, place
-from rti.scenes.render import PALETTE, batch, palette_rgb, render
-from rti.scenes.shapes import signed_distance
-from rti.scenes.words import COLOURS, OPPOSITE, RELATIONS, SHAPES, TEXTURES, decode
-from rti.scenes.world import HELD_OUT_TRIPLES, Requirement, Scene, Thing, prompts, sample_scenes
+from rti.lab.judge import relative_positions
+from rti.lab.scenes.detect import detect
+from rti.lab.scenes.layout import CANVAS, GAP, MARGIN, RADII, place
+from rti.lab.scenes.render import PALETTE, batch, palette_rgb, render
+from rti.lab.scenes.shapes import signed_distance
+from rti.lab.scenes.world import HELD_OUT_TRIPLES, Requirement, Scene, Thing, prompts, sample_scenes
+from rti.text.vocabulary import COLOURS, OPPOSITE, RELATIONS, SHAPES, TEXTURES, decode
 
 
 def picture(thing: Thing, seed: int = 0, size: int = CANVAS) -> np.ndarray:

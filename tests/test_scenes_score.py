@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from rti.scenes.intervals import mean_interval, percentile_interval, resampled_means, stratified_summary
-from rti.scenes.render import render
-from rti.scenes.score import paired_difference, score
-from rti.scenes.world import TASKS, prompts
+from rti.lab.intervals import mean_interval, percentile_interval, resampled_means, stratified_summary
+from rti.lab.scenes.render import render
+from rti.lab.scenes.score import paired_difference, score
+from rti.lab.scenes.world import TASKS, prompts
 
 RESAMPLES = 300
 

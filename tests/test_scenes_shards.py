@@ -12,14 +12,14 @@ import torch
 import typer
 from PIL import Image
 
-import rti.scenes.shards as shards_module
+import rti.lab.scenes.shards as shards_module
 from rti.cli import main
 from rti.cli.scenes import scenes
 from rti.data import open_data
 from rti.images import to_uint8
-from rti.scenes.classes import CLASSES, class_example
-from rti.scenes.render import batch
-from rti.scenes.shards import ShardSettings, encode_png, to_bytes, write_shards
+from rti.lab.scenes.classes import CLASSES, class_example
+from rti.lab.scenes.render import batch
+from rti.lab.scenes.shards import ShardSettings, encode_png, to_bytes, write_shards
 
 
 @pytest.fixture

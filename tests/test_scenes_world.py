@@ -10,21 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import rti.scenes
+import rti.lab.scenes
 from rti.errors import InputError
-from rti.scenes.words import (
-    COLOURS,
-    NUMBERS,
-    OPPOSITE,
-    PLURALS,
-    RELATIONS,
-    SHAPES,
-    TEXTURES,
-    VOCABULARY,
-    decode,
-    encode,
-)
-from rti.scenes.world import (
+from rti.lab.scenes.world import (
     HELD_OUT_PAIRS,
     HELD_OUT_TRIPLES,
     SPLITS,
@@ -35,6 +23,18 @@ from rti.scenes.world import (
     held_out_combinations,
     prompts,
     sample_scenes,
+)
+from rti.text.vocabulary import (
+    COLOURS,
+    NUMBERS,
+    OPPOSITE,
+    PLURALS,
+    RELATIONS,
+    SHAPES,
+    TEXTURES,
+    VOCABULARY,
+    decode,
+    encode,
 )
 
 SINGULAR = {plural: shape for shape, plural in PLURALS.items()}
@@ -290,10 +290,10 @@ def test_scenes_reject_nonsense():
 
 def test_importing_the_world_needs_numpy_only():
     """`rti` itself is replaced by an empty package: what it imports is not this package's business."""
-    folder = Path(rti.scenes.__file__).parents[1]
+    folder = Path(rti.lab.scenes.__file__).parents[1]
     code = (
         "import sys, types; package = types.ModuleType('rti'); package.__path__ = [sys.argv[1]];"
-        "sys.modules['rti'] = package; import rti.scenes;"
+        "sys.modules['rti'] = package; import rti.lab.scenes;"
         "print(sorted({'torch', 'scipy', 'skimage', 'PIL', 'numpy'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)

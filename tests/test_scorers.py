@@ -8,11 +8,11 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
-from rti.picture_folder import Entry, PictureFolder
-from rti.scorers.clip import Clip, clip_scorer, pick_scorer
-from rti.scorers.imagereward import ImageReward, ImageRewardScorer, convert
-from rti.scorers.pictures import clip_pixels
-from rti.scorers.results import Score, prompt_means, score_folder
+from rti.lab.pictures.folder import Entry, PictureFolder
+from rti.lab.pictures.scorers.clip import Clip, clip_scorer, pick_scorer
+from rti.lab.pictures.scorers.imagereward import ImageReward, ImageRewardScorer, convert
+from rti.lab.pictures.scorers.pictures import clip_pixels
+from rti.lab.pictures.scorers.results import Score, prompt_means, score_folder
 from scorer_models import (
     PUBLISHED,
     REWARD,

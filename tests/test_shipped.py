@@ -13,9 +13,9 @@ import rti
 from rti import shipped
 from rti.adapter import CONFIG as ADAPTER_CONFIG
 from rti.cli import main
-from rti.scenes.encoder import WordEncoder
-from rti.scenes.words import VOCABULARY, vocabulary_line
-from rti.text import text_encoder_of
+from rti.text.encoder import text_encoder_of
+from rti.text.vocabulary import VOCABULARY, vocabulary_line
+from rti.text.words import WordEncoder
 from tiny import CORE, assert_same_state, randomise_trainable, refused, save_minit2i, snapshot
 
 TEXT = dict(prompt_length=12, txt_input_size=12)

@@ -5,10 +5,10 @@ import torch
 
 import rti
 from rti import cost
-from rti.backbones import build
+from rti.loading import build
+from rti.method.reductions import REDUCTIONS, Span, config_from_dict, make_reduction
 from rti.presets import PRESETS
-from rti.reductions import REDUCTIONS, Span, config_from_dict, make_reduction
-from rti.training.command import resolve
+from rti.training.assemble import resolve
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial, ElasticObjective
 from test_cli import run, run_json

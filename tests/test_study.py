@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 
 from forks import Forked, forked_command
-from rti.scenes import TASKS
-from rti.scenes.detect import Detection
-from rti.scenes.judge import judge
-from rti.scenes.world import Requirement
-from rti.study.faults import kind_of
-from rti.study.figures import cores, draw_figures, orders, quality_against_budget, steps_or_tokens
-from rti.study.plan import Job, Row, Study, plan, read_study
-from rti.study.report import collect
-from rti.study.run import result_of, run_jobs
-from rti.study.tables import faults, leads, table, times
+from rti.lab.judge import judge
+from rti.lab.scenes import TASKS
+from rti.lab.scenes.detect import Detection
+from rti.lab.scenes.world import Requirement
+from rti.lab.study.faults import kind_of
+from rti.lab.study.figures import cores, draw_figures, orders, quality_against_budget, steps_or_tokens
+from rti.lab.study.plan import Job, Row, Study, plan, read_study
+from rti.lab.study.report import collect
+from rti.lab.study.run import result_of, run_jobs
+from rti.lab.study.tables import faults, leads, table, times
 from test_cli import run, run_json
 from tiny import refused, save_jit
 
@@ -485,7 +485,7 @@ def test_cores_are_drawn_by_their_cost_beside_the_same_rule(finished):
 
 
 def test_a_method_has_one_colour_in_the_study_and_in_the_probes():
-    from rti.plots import places_of
+    from rti.lab.plots import places_of
 
     study = places_of(["merge-estimate", "mine", "gaps", "token-skip", "other"])
     probes = places_of(["gaps of the features (paper)", "merge on the estimate (ours)", "token skip", "mine"])

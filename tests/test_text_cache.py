@@ -13,13 +13,13 @@ import pytest
 import torch
 
 import rti
-from rti import text_cache
 from rti.data import open_data
 from rti.data.folder import ClassFolder
 from rti.data.source import PictureSource
-from rti.scenes.encoder import WordEncoder
-from rti.text import T5TextEncoder, load_text_encoder
-from rti.text_cache import CacheSettings, CacheWriter, TextCache, caption_key, encode_captions, fingerprint
+from rti.text import cache as text_cache
+from rti.text.cache import CacheSettings, CacheWriter, TextCache, caption_key, encode_captions, fingerprint
+from rti.text.encoder import T5TextEncoder, load_text_encoder
+from rti.text.words import WordEncoder
 from test_cli import run, run_json
 from test_data_folder import put
 from test_data_source import plain, write_tar
@@ -419,7 +419,9 @@ def test_an_adapter_names_the_text_encoder_of_its_backbone(capsys, tmp_path, rel
 
 def test_a_preset_names_its_text_encoder_without_its_weights(capsys, tmp_path, photos, release, monkeypatch):
     asked = []
-    monkeypatch.setattr("rti.text.load_text_encoder", lambda *given: asked.append(given) or load_text_encoder(release))
+    monkeypatch.setattr(
+        "rti.text.encoder.load_text_encoder", lambda *given: asked.append(given) or load_text_encoder(release)
+    )
     monkeypatch.setattr("rti.backbones.load_backbone", lambda *_, **__: pytest.fail("loaded the weights"))
     values = run_json(capsys, "encode", "--data", photos, "-o", tmp_path / "cache", "--model", "minit2i-b16")
     assert asked == [("google/flan-t5-large", torch.float32, "cpu")]

@@ -7,7 +7,7 @@ import torch
 
 import rti
 from close import assert_close
-from rti.text_regions import TextRegions
+from rti.method.text_regions import TextRegions
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial, ElasticObjective, draw_dial
 from tiny import CORE, make_backbone, make_condition, make_inputs, randomise_trainable, refused

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import rti
 from rti.cli.train import peak_memory
-from rti.text import load_text_encoder
+from rti.text.encoder import load_text_encoder
 from rti.training.config import PretrainConfig, TrainConfig
 from rti.training.trainer import Trainer
 from test_cli import run, run_json

@@ -20,10 +20,10 @@ from safetensors.torch import load_file, save_file
 
 import rti
 from forks import Forked
-from rti.backbones import build
 from rti.data import Example, Source
+from rti.loading import build
+from rti.method.reductions.skip import SkipConfig
 from rti.presets import FROM_SCRATCH, PRESETS, SCENES_TRAINING
-from rti.reductions.skip import SkipConfig
 from rti.training.adaptation import Adaptation
 from rti.training.config import PretrainConfig, TrainConfig, preset_values
 from rti.training.draws import DrawSettings, draw

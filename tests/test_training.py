@@ -9,7 +9,7 @@ import rti
 from rti.training.average import MovingAverage
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial, ElasticObjective, blur, draw_dial
-from rti.training.settings import check_unchanged, parse_arguments, write_settings
+from rti.training.parsing import check_unchanged, parse_arguments, write_settings
 from rti.training.state import save_checkpoint
 from tiny import make_backbone, make_condition, refused
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from close import assert_close
 from references import PROPERTY, Case, random_regions, write
-from rti.write import Write
+from rti.method.write import Write
 
 
 def random_inputs(case: Case, hidden_size: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import save_file
 
 import rti
-from rti.backbones import build
-from rti.backbones.checkpoint import fill
+from rti.checkpoint import fill
+from rti.lab.scenes import TASKS
+from rti.loading import build
 from rti.presets import PRESETS
-from rti.scenes import TASKS
-from rti.scenes.encoder import WordEncoder
+from rti.text.words import WordEncoder
 
 DATA = Path(__file__).parent / "data"
 

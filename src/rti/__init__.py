@@ -10,18 +10,18 @@ __version__ = "0.1.0"
 # The public names and where they live. They are imported when first used, so that `rti --help` answers at once.
 # A name must not be that of a file here: importing the file would put the module in its place.
 _PUBLIC = {
-    "load_backbone": "rti.backbones",
+    "load_backbone": "rti.loading",
     "Backbone": "rti.backbones",
-    "RegionConfig": "rti.config",
-    "attach": "rti.core",
-    "ElasticModel": "rti.core",
+    "RegionConfig": "rti.method.config",
+    "attach": "rti.elastic",
+    "ElasticModel": "rti.elastic",
     "load": "rti.adapter",
     "Pipeline": "rti.pipeline",
     "euler": "rti.sampling",
     "heun": "rti.sampling",
     "sample": "rti.sampling",
-    "order": "rti.orders",
-    "merge_tree": "rti.merge",
+    "order": "rti.method.order",
+    "merge_tree": "rti.method.merge",
     "InputError": "rti.errors",
     "PRESETS": "rti.presets",
 }
@@ -46,12 +46,13 @@ __all__ = [
 
 if TYPE_CHECKING:
     from rti.adapter import load
-    from rti.backbones import Backbone, load_backbone
-    from rti.config import RegionConfig
-    from rti.core import ElasticModel, attach
+    from rti.backbones import Backbone
+    from rti.elastic import ElasticModel, attach
     from rti.errors import InputError
-    from rti.merge import merge_tree
-    from rti.orders import order
+    from rti.loading import load_backbone
+    from rti.method.config import RegionConfig
+    from rti.method.merge import merge_tree
+    from rti.method.order import order
     from rti.pipeline import Pipeline
     from rti.presets import PRESETS
     from rti.sampling import euler, heun, sample

@@ -21,16 +21,16 @@ import torch
 from safetensors.torch import save_file
 
 from rti import __version__
-from rti.backbones import load_backbone
 from rti.backbones.base import Backbone
-from rti.backbones.checkpoint import State, read_json, read_state, require_match
-from rti.config import ReductionConfig
-from rti.core import ElasticModel, attach
+from rti.checkpoint import State, read_json, read_state, require_match
+from rti.elastic import ElasticModel, attach
 from rti.errors import InputError
 from rti.files import in_one_line, local_path
 from rti.hub import fetch, is_repository_name
+from rti.loading import load_backbone
 from rti.lora import ADAPTER
-from rti.reductions import config_from_dict
+from rti.method.config import ReductionConfig
+from rti.method.reductions import config_from_dict
 from rti.shipped import find_shipped, shipped, shipped_name
 
 CONFIG, INTERFACE, LORA = "rti_config.json", "interface.safetensors", "adapter_model.safetensors"

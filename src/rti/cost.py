@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from rti.backbones.base import Backbone
-from rti.config import ReductionConfig
-from rti.reductions import Reduction
+from rti.method.config import ReductionConfig
+from rti.method.reductions import Reduction
 
 
 def blocks_run(backbone: Backbone, reduction: Reduction) -> list[int]:

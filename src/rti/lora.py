@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from rti.backbones.base import Backbone
-from rti.config import ReductionConfig
 from rti.errors import InputError
+from rti.method.config import ReductionConfig
 
 ADAPTER = "rti"
 

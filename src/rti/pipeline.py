@@ -14,17 +14,16 @@ import torch
 from PIL import Image
 
 from rti.adapter import adapter_folder, load
-from rti.backbones import load_backbone
 from rti.backbones.base import Backbone, Condition
-from rti.backbones.loading import check_device, check_dtype
-from rti.budget import Budget, Schedule, is_dense, resolve_schedule
-from rti.core import ElasticModel
+from rti.elastic import ElasticModel
 from rti.errors import InputError, UnsupportedModelError
 from rti.flow import draw_noise, interpolate, time_grid
 from rti.images import fit, to_pil, to_tensor
 from rti.int8 import quantise
+from rti.loading import check_device, check_dtype, load_backbone
+from rti.method.budgets import Budget, Schedule, is_dense, resolve_schedule
 from rti.sampling import sample
-from rti.text import TextEncoder, load_text_encoder, text_encoder_of
+from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
 
 OUTPUT_TYPES = ("pil", "np", "pt")
 STRENGTH = 0.8  # of image-to-image, as in diffusers

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from rti.backbones.base import Condition, FlowSettings
-from rti.budget import Budget, Schedule, resolve_schedule
 from rti.errors import InputError, UnsupportedModelError, is_finite
 from rti.flow import time_grid, velocity
+from rti.method.budgets import Budget, Schedule, resolve_schedule
 
 Velocity = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # (x, t, step) -> dx/dt
 Callback = Callable[[int, torch.Tensor], torch.Tensor]  # from a step's number and state to the state to go on with

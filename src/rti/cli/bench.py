@@ -25,7 +25,7 @@ from rti.shipped import shipped
 
 if TYPE_CHECKING:
     from rti.backbones import Backbone
-    from rti.core import ElasticModel
+    from rti.elastic import ElasticModel
 
 
 @one_line_warnings()
@@ -73,8 +73,8 @@ def bench(
     """
     import torch
 
-    from rti.benchmark import run_benchmark, twin
-    from rti.budget import parse_budget
+    from rti.lab.bench.benchmark import run_benchmark, twin
+    from rti.method.budgets import parse_budget
 
     if plot is not None:
         from rti.images import check_output
@@ -126,7 +126,7 @@ def bench(
     }
     _show(values)
     if plot is not None:
-        from rti.plots import cost_figure
+        from rti.lab.plots import cost_figure
 
         say(cost_figure(values, plot))
     if json:
@@ -145,8 +145,8 @@ def _load(
     texts: list[Any],
 ) -> tuple[Backbone, dict[str, ElasticModel], str]:
     """The frozen backbone alone, the models to compare with it, on the same weights, and the budgets to try."""
-    from rti.benchmark import twin
-    from rti.core import attach
+    from rti.elastic import attach
+    from rti.lab.bench.benchmark import twin
 
     pipe = load_pipeline(model, adapter, dtype, device, **({"init": init} if init else {}))
     ships = adapter is None and pipe.elastic is not None and shipped(model) is not None

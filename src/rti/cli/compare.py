@@ -12,7 +12,7 @@ from rti.cli.output import say, show_json, show_table
 from rti.cli.warn import one_line_warnings
 
 if TYPE_CHECKING:
-    from rti.comparison import Row
+    from rti.lab.pictures.compare import Row
 
 # GenEval's tasks as the paper's table heads them.
 TASKS = {
@@ -43,7 +43,7 @@ def compare(
     runs/dense/geneval and runs/dense/parti. Prompts and seeds must be the same;
     intervals come from resampling prompts, for GenEval within each task.
     """
-    from rti.comparison import compare_folders, notable_differences
+    from rti.lab.pictures.compare import compare_folders, notable_differences
 
     rows = compare_folders(folders, resamples)
     _show(rows)
@@ -56,7 +56,7 @@ def compare(
 
 
 def _show(rows: list[Row]) -> None:
-    from rti.comparison import PAIRED
+    from rti.lab.pictures.compare import PAIRED
 
     tasks = list(dict.fromkeys(task for row in rows for task in _tasks(row)))
     tasks.sort(key=lambda task: list(TASKS).index(task) if task in TASKS else len(TASKS))

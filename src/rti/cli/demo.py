@@ -27,8 +27,8 @@ def demo(
     Nothing is downloaded. The rows take turns, so the speed-ups are those of this
     machine; the share of right pictures was measured when the model was made.
     """
-    from rti.demo import PROMPTS, demo_sheet, measured_accuracies, run_demo
     from rti.images import check_output, save_image
+    from rti.lab.demo import PROMPTS, demo_sheet, measured_accuracies, run_demo
     from rti.shipped import find_shipped
 
     check_output(output)

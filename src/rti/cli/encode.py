@@ -41,8 +41,8 @@ def encode(
     from tqdm.auto import tqdm
 
     from rti.data import open_data
-    from rti.text import load_text_encoder
-    from rti.text_cache import SHARD, CacheSettings, CacheWriter, TextCache, check_folder, encode_captions, fingerprint
+    from rti.text.cache import SHARD, CacheSettings, CacheWriter, TextCache, check_folder, encode_captions, fingerprint
+    from rti.text.encoder import load_text_encoder
     from rti.training.signals import on_stop_signal
 
     CacheSettings("", "", 1, dtype)  # refuses what is no dtype
@@ -95,7 +95,7 @@ def _of_model(model: str) -> tuple[Path | str, int]:
     from rti.adapter import adapter_folder, read_config
     from rti.cli.models import describe
     from rti.presets import find_preset
-    from rti.text import text_encoder_of
+    from rti.text.encoder import text_encoder_of
 
     backbone, _, _ = describe(model)
     folder = adapter_folder(model) if Path(model).exists() or find_preset(model) is None else None

@@ -85,9 +85,9 @@ def scenes(
     if held_out and split not in (None, "held-out"):
         raise InputError(f"--held-out and --split {split} given; give one of them")
 
-    from rti.budget import parse_budget
     from rti.evaluation import Earlier, Unfinished, evaluate_scenes
-    from rti.evaluation.sheet import check_folder, save_results
+    from rti.lab.scenes.sheet import check_folder, save_results
+    from rti.method.budgets import parse_budget
 
     earlier, unfinished = Earlier(reuse or ()), Unfinished(output)
     if output is not None:
@@ -165,10 +165,10 @@ def loss(
     paired. It tells apart what accuracy needs many more pictures to tell apart.
     --estimate clean shows how much of it is the fault of the estimate.
     """
-    from rti.budget import parse_budget
     from rti.data import open_data
     from rti.evaluation import evaluate_loss
-    from rti.evaluation.loss import save_losses
+    from rti.lab.loss import save_losses
+    from rti.method.budgets import parse_budget
 
     given = None if budget is None else [parse_budget(text) for text in budget.split(",")]
     pipe = load_pipeline(model, adapter, dtype, device, compile)

@@ -18,8 +18,8 @@ from rti.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from rti.lab.probes.gallery import Drawing
     from rti.pipeline import Pipeline
-    from rti.probes.gallery import Drawing
 
 figures = typer.Typer(
     no_args_is_help=True,
@@ -49,7 +49,7 @@ class Pictures:
 
     def open(self) -> tuple[Pipeline, list[Any], Drawing]:
         """The model, what to draw, and how."""
-        from rti.probes.gallery import Drawing
+        from rti.lab.probes.gallery import Drawing
 
         pipe = load_pipeline(self.model, self.adapter, device=self.device)
         subjects = self.subjects
@@ -70,8 +70,8 @@ def _from_data(name: str, text: str) -> Any:
         paper: bool = PAPER,
         json: bool = JSON,
     ) -> None:
-        from rti.probes import figures as drawn
-        from rti.probes.journal import read_data
+        from rti.lab.probes import figures as drawn
+        from rti.lab.probes.records import read_data
 
         values = read_data(data, name)
         output = output or (data if os.path.isdir(data) else data.parent) / f"{name}.png"
@@ -101,8 +101,8 @@ def lorenz(
     json: bool = JSON,
 ) -> None:
     """How unevenly detail lies, in the pictures a model draws and in photographs."""
-    from rti.backbones.checkpoint import read_json
-    from rti.probes.figures import lorenz_figure
+    from rti.files import read_json
+    from rti.lab.probes.figures import lorenz_figure
 
     titles = names.split(",") if names else [f"{path.parent.name}/{path.stem}" for path in data]
     if len(titles) != len(data):
@@ -128,8 +128,8 @@ def gallery(
     output: Path = typer.Option("gallery.png", "--output", "-o", help=OUTPUT_HELP),
 ) -> None:
     """The budget sweep: a dense row, then every budget, the same prompts and noise, for one method or several."""
-    from rti.budget import parse_budget
-    from rti.probes.gallery import gallery as draw
+    from rti.lab.probes.gallery import gallery as draw
+    from rti.method.budgets import parse_budget
 
     _check(output)
     wanted = [parse_budget(text) for text in budgets.split(",")]
@@ -151,8 +151,8 @@ def overlay(
     output: Path = typer.Option("overlay.png", "--output", "-o", help=OUTPUT_HELP),
 ) -> None:
     """The regions an adapter uses along sampling, drawn on the picture as it forms."""
-    from rti.budget import parse_budget
-    from rti.probes.gallery import overlay as draw
+    from rti.lab.probes.gallery import overlay as draw
+    from rti.method.budgets import parse_budget
 
     _check(output)
     pipe, subjects, drawing = pictures.open()
@@ -173,10 +173,10 @@ def methods(
 
     With --trained those methods alone, and below the groups of each its picture.
     """
-    from rti.budget import parse_budget
     from rti.cli.probe import core_of, pair
-    from rti.probes.gallery import methods as draw
-    from rti.probes.groupings import grouping_rows
+    from rti.lab.probes.gallery import methods as draw
+    from rti.lab.probes.groupings import grouping_rows
+    from rti.method.budgets import parse_budget
 
     _check(output)
     pipe, subjects, drawing = pictures.open()
@@ -210,8 +210,8 @@ def _check(output: Path) -> None:
 
 
 def _write(figure: Figure, values: dict[str, Any], output: Path, json: bool) -> None:
-    from rti.plots import save_both
-    from rti.probes.journal import write_data
+    from rti.lab.plots import save_both
+    from rti.lab.probes.records import write_data
 
     paths = save_both(figure, output)
     data = output.with_suffix(".json")

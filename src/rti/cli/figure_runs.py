@@ -33,8 +33,8 @@ def _against_speed(name: str, metrics: str, text: str) -> Any:
         output: Path = typer.Option(f"{name}.png", "--output", "-o", help=OUTPUT_HELP),
         json: bool = JSON,
     ) -> None:
-        from rti.frontier import frontier_figure
-        from rti.scored_runs import add_speedups, read_runs
+        from rti.lab.pictures.frontier import frontier_figure
+        from rti.lab.pictures.scored_runs import add_speedups, read_runs
 
         _check(output)
         rows = add_speedups(read_runs(runs), against, speeds or ())
@@ -80,8 +80,8 @@ def steps(
 
     rti figure steps runs/dense-6 runs/dense-20 runs/dense-39 runs/r256-16 runs/r256-50 runs/r256-100
     """
-    from rti.frontier import steps_figure
-    from rti.scored_runs import read_runs
+    from rti.lab.pictures.frontier import steps_figure
+    from rti.lab.pictures.scored_runs import read_runs
 
     _check(output)
     rows = read_runs(runs)
@@ -100,9 +100,9 @@ def redundancy(
     Of several models their profiles over the relative depth, a panel for each
     size of picture: rti figure redundancy probes/b16 probes/l16 -o depth.png
     """
-    from rti.probes.figures import redundancy_figure
-    from rti.probes.journal import read_data
-    from rti.probes.profiles import profiles, profiles_figure
+    from rti.lab.probes.figures import redundancy_figure
+    from rti.lab.probes.profiles import profiles, profiles_figure
+    from rti.lab.probes.records import read_data
 
     if len(data) == 1:
         values = read_data(data[0], "redundancy")
@@ -129,8 +129,8 @@ def walks(
     json: bool = JSON,
 ) -> None:
     """The three orders as walks over a small grid, the same run of positions shaded in each. No model needed."""
-    from rti.probes.walks import walks as find
-    from rti.probes.walks import walks_figure
+    from rti.lab.probes.walks import walks as find
+    from rti.lab.probes.walks import walks_figure
 
     sides = whole_numbers(grid, "grid")
     if len(sides) != 2:

@@ -68,10 +68,10 @@ def generate(
 
     import torch
 
-    from rti.budget import parse_budget
-    from rti.generation import Generation, GenerationSettings, Shard
-    from rti.picture_folder import images_per_second
-    from rti.prompt_sets import open_prompts
+    from rti.lab.pictures.folder import images_per_second
+    from rti.lab.pictures.generation import Generation, GenerationSettings, Shard
+    from rti.lab.pictures.prompts import open_prompts
+    from rti.method.budgets import parse_budget
 
     shard = Shard.of_environment()
     settings = GenerationSettings(

@@ -26,7 +26,7 @@ def info(
 ) -> None:
     """Parameters, trainable parameters, grid and core of a model, and which blocks run on how many tokens."""
     from rti import cost
-    from rti.budget import parse_budget, resolve_budget
+    from rti.method.budgets import parse_budget, resolve_budget
 
     backbone, module, config = describe(model, span(core), reduction, setting)
     regions = resolve_budget(parse_budget(budget), backbone.patches)
@@ -97,7 +97,7 @@ def flops(
     pass against the budget"), and beside it the plain count of image tokens.
     """
     from rti import cost
-    from rti.budget import parse_budget, resolve_budget
+    from rti.method.budgets import parse_budget, resolve_budget
     from rti.presets import find_preset
 
     backbone, module, _ = describe(model, span(core), reduction, setting)
@@ -106,7 +106,7 @@ def flops(
         budgets = ",".join(map(str, preset.budgets)) if preset else "0.0625,0.125,0.25,0.5"
     dense, text = cost.dense_flops(backbone), None
     if text_budget is not None:
-        from rti.text_regions import resolve_text_budget
+        from rti.method.text_regions import resolve_text_budget
 
         if backbone.conditioned_on != "text":
             raise InputError(f"text budget {text_budget} given, but {model} draws from labels and has no text")

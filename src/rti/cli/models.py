@@ -12,9 +12,9 @@ from rti.shipped import SHIPPED
 
 if TYPE_CHECKING:
     from rti.backbones import Backbone
-    from rti.config import ReductionConfig
+    from rti.method.config import ReductionConfig
+    from rti.method.reductions import Reduction
     from rti.pipeline import Pipeline
-    from rti.reductions import Reduction
 
 _SHIPPED = f"A model that ships with rti ({', '.join(SHIPPED)}), a" if SHIPPED else "A"
 MODEL_HELP = f"{_SHIPPED} preset ({', '.join(PRESETS)}), or the folder of a checkpoint or of an adapter."
@@ -38,8 +38,8 @@ def describe(
     import torch
 
     from rti.adapter import adapter_folder, read_config
-    from rti.backbones import FAMILIES, build, load_backbone
-    from rti.reductions import make_reduction
+    from rti.loading import FAMILIES, build, load_backbone
+    from rti.method.reductions import make_reduction
 
     preset = preset_of(model)
     folder = adapter_folder(model) if preset is None else None
@@ -104,8 +104,8 @@ def untrained_config(
 
     Without a core it is the method's own, where region tokens have the `usual` one.
     """
-    from rti.reductions import REDUCTIONS
-    from rti.training.settings import parse_arguments
+    from rti.method.reductions import REDUCTIONS
+    from rti.training.parsing import parse_arguments
 
     if name not in REDUCTIONS:
         raise InputError(f"unknown reduction {name!r}; allowed: {', '.join(REDUCTIONS)}")

@@ -13,7 +13,7 @@ import typer
 
 from rti.errors import InputError
 
-LARGEST_SEED = 2**32 - 1  # what numpy, torch and rti.generation all take
+LARGEST_SEED = 2**32 - 1  # what numpy, torch and rti.lab.pictures.generation all take
 
 
 def number_option(default: int | None, *names: str, help: str, least: int = 1, most: int = 10**9) -> Any:

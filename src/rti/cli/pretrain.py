@@ -22,7 +22,7 @@ def pretrain(
     To resume, run the same command again.
     """
     from rti.cli.train import run_and_show
-    from rti.training.pretrain import make_trainer, resolve
+    from rti.training.assemble_pretraining import make_trainer, resolve
 
     config = resolve({"model": model, "output": output, "data": data}, context.args)
     run_and_show(make_trainer(config), f"rti pretrain {model}", "model", json)

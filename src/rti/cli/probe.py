@@ -15,8 +15,8 @@ from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 
 if TYPE_CHECKING:
+    from rti.lab.probes.trajectory import Run
     from rti.pipeline import Pipeline
-    from rti.probes.trajectory import Run
 
 probes = typer.Typer(
     no_args_is_help=True,
@@ -55,8 +55,8 @@ class Probe:
 
     def open(self, prompts: int, watched: int) -> Run:
         """The model and how it is run."""
-        from rti.probes.subjects import subjects_of
-        from rti.probes.trajectory import Run
+        from rti.lab.probes.subjects import subjects_of
+        from rti.lab.probes.trajectory import Run
 
         options = {"init": self.init} if self.init else {}
         options |= {"size": self.size, "text_encoder": self.text_encoder}
@@ -86,9 +86,9 @@ def redundancy(
     Cuts by content, evenly spaced cuts and skipping at one budget; and the
     Lorenz curve of detail in the pictures drawn.
     """
-    from rti.budget import parse_budget
-    from rti.config import CUT_NAMES
-    from rti.probes.redundancy import KINDS, probe_redundancy
+    from rti.lab.probes.redundancy import KINDS, probe_redundancy
+    from rti.method.budgets import parse_budget
+    from rti.method.config import CUT_NAMES
 
     if cuts not in CUT_NAMES:
         raise InputError(f"cuts {cuts!r} is unknown; allowed: {', '.join(CUT_NAMES)}")
@@ -128,8 +128,8 @@ def groupings(
     A reduction that learns how it groups has a row with fresh weights, which
     says little; give its adapter as --trained NAME=FOLDER.
     """
-    from rti.budget import parse_budget
-    from rti.probes.groupings import grouping_rows, probe_groupings
+    from rti.lab.probes.groupings import grouping_rows, probe_groupings
+    from rti.method.budgets import parse_budget
 
     run = probe.open(prompts, watched)
     core_span = core_of(probe.model, probe.size, run.pipe, core)
@@ -151,8 +151,8 @@ def orders(
     core: str = CORE,
 ) -> None:
     """The Hilbert, Morton and raster orders: what a partition of each retains, and how compact its regions are."""
-    from rti.budget import parse_budget
-    from rti.probes.groupings import order_rows, probe_groupings
+    from rti.lab.probes.groupings import order_rows, probe_groupings
+    from rti.method.budgets import parse_budget
 
     run = probe.open(prompts, watched)
     core_span = core_of(probe.model, probe.size, run.pipe, core)
@@ -176,8 +176,8 @@ def routing(
     Fine regions have one patch, coarse ones 16 or more. The detail ratio is 1
     where fine regions are placed by chance.
     """
-    from rti.budget import parse_budget
-    from rti.probes.routing import probe_routing
+    from rti.lab.probes.routing import probe_routing
+    from rti.method.budgets import parse_budget
 
     wanted = [parse_budget(text) for text in budgets.split(",")]
     values = probe_routing(probe.open(prompts, watched), probe.output, wanted)
@@ -205,7 +205,7 @@ def lorenz(
     json: bool = JSON,
 ) -> None:
     """How unevenly detail lies in photographs: the share of it in the most detailed patches. No model needed."""
-    from rti.probes.pictures import probe_lorenz
+    from rti.lab.probes.pictures import probe_lorenz
 
     values = probe_lorenz(folder, output, size, patch)
     rows = [[one["picture"], one["in_top_15_percent"], one["in_top_half"]] for one in values["pictures"]]

@@ -8,7 +8,7 @@ import typer
 
 from rti.cli.options import budget_option, number_option
 from rti.cli.output import show_json, show_table
-from rti.config import CUT_NAMES, ORDER_NAMES
+from rti.method.config import CUT_NAMES, ORDER_NAMES
 
 
 def regions(
@@ -22,9 +22,9 @@ def regions(
     json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
 ) -> None:
     """Draw the regions of a photograph beside the uniform grid. Features are the patches' pixels: no model needed."""
-    from rti.budget import parse_budget, resolve_budget
     from rti.images import check_output, contact_sheet, draw_regions, save_image
-    from rti.photograph import cut_photograph, load_photograph
+    from rti.lab.probes.photograph import cut_photograph, load_photograph
+    from rti.method.budgets import parse_budget, resolve_budget
 
     check_output(output)
     picture, grid = load_photograph(image, size, patch)

@@ -22,8 +22,8 @@ from rti.cli.models import (
 from rti.cli.options import budget_option, guidance_option, seed_option, steps_option
 from rti.cli.output import counted, show_json, show_table, span, whole_numbers
 from rti.cli.warn import one_line_warnings
-from rti.config import CUT_NAMES, CUT_SOURCES
 from rti.errors import InputError
+from rti.method.config import CUT_NAMES, CUT_SOURCES
 from rti.shipped import DEFAULT, SHIPPED, find_shipped
 
 DEFAULT_HELP = f" Default: {DEFAULT}." if DEFAULT in SHIPPED else ""
@@ -87,11 +87,11 @@ def sample(
 
     import torch
 
-    from rti.budget import parse_budget, resolve_budget
-    from rti.config import RegionConfig
-    from rti.core import ElasticModel, attach
+    from rti.elastic import ElasticModel, attach
     from rti.images import check_output, contact_sheet, draw_regions, enlarge, save_image
-    from rti.scenes.classes import subject_names
+    from rti.lab.scenes.classes import subject_names
+    from rti.method.budgets import parse_budget, resolve_budget
+    from rti.method.config import RegionConfig
 
     output = output or _free_name()
     check_output(output)

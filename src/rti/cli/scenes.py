@@ -31,7 +31,7 @@ def scenes(
 
     from tqdm.auto import tqdm
 
-    from rti.scenes.shards import ShardSettings, write_shards
+    from rti.lab.scenes.shards import ShardSettings, write_shards
 
     settings = ShardSettings(count, size, seed, split, shard_size, labels)
     with tqdm(total=count, unit="picture", delay=1) as bar:  # silent if nothing is to be done, or refused

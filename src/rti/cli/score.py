@@ -18,8 +18,8 @@ from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 
 if TYPE_CHECKING:
-    from rti.picture_folder import PictureFolder
-    from rti.scorers.results import Score, Scorer
+    from rti.lab.pictures.folder import PictureFolder
+    from rti.lab.pictures.scorers.results import Score, Scorer
 
 scores = typer.Typer(
     no_args_is_help=True,
@@ -50,8 +50,8 @@ class Scoring:
 
     def open(self, texts: bool = False) -> PictureFolder:
         """The folder; refuse, before a model is loaded, prompts that are no texts where texts are needed."""
-        from rti.picture_folder import PictureFolder
-        from rti.scorers.results import prompts_of
+        from rti.lab.pictures.folder import PictureFolder
+        from rti.lab.pictures.scorers.results import prompts_of
 
         self.check_output()
         pictures = PictureFolder.open(self.folder)
@@ -61,7 +61,7 @@ class Scoring:
 
     def check_output(self, features: Path | None = None) -> None:
         """Refuse, before the work, to write over what is no result."""
-        from rti.scorers.results import check_output
+        from rti.lab.pictures.scorers.results import check_output
 
         if self.output is not None:
             check_output(self.output)
@@ -82,14 +82,14 @@ class Scoring:
 
     def score_prompts(self, metric: str, load: Callable[[str], Scorer], models: dict[str, str], batch: int) -> None:
         """A measure of each picture beside its prompt; the scorer is loaded when the prompts are known to be texts."""
-        from rti.scorers.results import score_folder
+        from rti.lab.pictures.scorers.results import score_folder
 
         pictures = self.open(texts=True)
         self.finish(score_folder(pictures, metric, load(self.place()), models, batch))
 
     def finish(self, score: Score, scale: float = 1) -> None:
         """Write the file, show the table."""
-        from rti.scorers.results import score_path
+        from rti.lab.pictures.scorers.results import score_path
 
         path = score.write(self.output or score_path(self.folder, score.metric))
         summary = score.summary
@@ -122,8 +122,8 @@ def geneval(
     The detector's weights are not those of the original, whose toolbox cannot be
     installed any more: compare scores of this command with each other only.
     """
-    from rti.scorers.geneval import GenEvalScorer, SceneDetector
-    from rti.scorers.results import score_folder
+    from rti.lab.pictures.scorers.geneval import GenEvalScorer, SceneDetector
+    from rti.lab.pictures.scorers.results import score_folder
 
     pictures = scoring.open()
     source = ((pictures.manifest or {}).get("prompts") or {}).get("source")
@@ -131,9 +131,9 @@ def geneval(
         scorer, description = GenEvalScorer(SceneDetector()), {"detector": "scenes"}
         scorer.check(pictures.entries)
     else:
-        from rti.scorers.clip import CLIP, Clip
-        from rti.scorers.colours import ColourNames
-        from rti.scorers.detector import MASK2FORMER, GenEvalDetector, Mask2Former
+        from rti.lab.pictures.scorers.clip import CLIP, Clip
+        from rti.lab.pictures.scorers.colours import ColourNames
+        from rti.lab.pictures.scorers.detector import MASK2FORMER, GenEvalDetector, Mask2Former
 
         description = {"detector": detector or MASK2FORMER, "clip": clip or CLIP}
         GenEvalScorer(GenEvalDetector).check(pictures.entries)  # it knows its classes before it is loaded
@@ -152,7 +152,7 @@ def clip(
     batch: int = BATCH,
 ) -> None:
     """CLIPScore: 100 x the cosine between picture and prompt, at least 0."""
-    from rti.scorers.clip import Clip, clip_scorer
+    from rti.lab.pictures.scorers.clip import Clip, clip_scorer
 
     scoring.score_prompts("clip", lambda device: clip_scorer(Clip.load(model, device=device)), {"model": model}, batch)
 
@@ -167,7 +167,7 @@ def pick(
     batch: int = BATCH,
 ) -> None:
     """PickScore: a CLIP trained on what people pick."""
-    from rti.scorers.clip import Clip, pick_scorer
+    from rti.lab.pictures.scorers.clip import Clip, pick_scorer
 
     models = {"model": model, "processor": processor}
     scoring.score_prompts("pick", lambda device: pick_scorer(Clip.load(model, processor, device)), models, batch)
@@ -183,7 +183,7 @@ def imagereward(
     batch: int = BATCH,
 ) -> None:
     """ImageReward: what people prefer, 0 on average over the pictures its authors used."""
-    from rti.scorers.imagereward import ImageRewardScorer
+    from rti.lab.pictures.scorers.imagereward import ImageRewardScorer
 
     models = {"model": model, "tokenizer": tokenizer}
     scoring.score_prompts("imagereward", partial(ImageRewardScorer.load, model, tokenizer), models, batch)
@@ -203,8 +203,8 @@ def fid(
     batch: int = BATCH,
 ) -> None:
     """FID: the Fréchet distance between the features of these pictures and of real ones."""
-    from rti.scorers.features import clean_fid_statistics, extract, pictures_in, read_statistics
-    from rti.scorers.frechet import Statistics, frechet_distance
+    from rti.lab.pictures.scorers.features import clean_fid_statistics, extract, pictures_in, read_statistics
+    from rti.lab.pictures.scorers.frechet import Statistics, frechet_distance
 
     scoring.check_output(save_features)
     real = Path(os.path.expanduser(reference))
@@ -232,7 +232,7 @@ def inception(
     batch: int = BATCH,
 ) -> None:
     """Inception Score: how sure a classifier is of each picture, and how many classes they cover."""
-    from rti.scorers.frechet import inception_score
+    from rti.lab.pictures.scorers.frechet import inception_score
 
     scoring.check_output(save_features)
     found = _features(scoring, features, extractor, True, save_features, batch)
@@ -245,8 +245,8 @@ def inception(
 def _features(
     scoring: Scoring, features: Path | None, extractor: str, logits: bool, keep: Path | None, batch: int
 ) -> Any:
-    from rti.picture_folder import MANIFEST, PictureFolder
-    from rti.scorers.features import extract, pictures_in, read_features, save
+    from rti.lab.pictures.folder import MANIFEST, PictureFolder
+    from rti.lab.pictures.scorers.features import extract, pictures_in, read_features, save
 
     folder = scoring.folder
     if os.path.isfile(folder / MANIFEST):  # then the pictures it lists and no others, all of them
@@ -264,8 +264,8 @@ def _features(
 
 def _plain_score(folder: Path, metric: str, description: dict[str, Any], values: dict[str, Any]) -> Score:
     """A score of all pictures together; of a folder that is ours it remembers which pictures they were."""
-    from rti.picture_folder import MANIFEST, PictureFolder
-    from rti.scorers.results import Score
+    from rti.lab.pictures.folder import MANIFEST, PictureFolder
+    from rti.lab.pictures.scorers.results import Score
 
     digest = PictureFolder.open(folder).digest if os.path.isfile(folder / MANIFEST) else None
     return Score(metric, description, values, [], digest)

@@ -14,7 +14,7 @@ from rti.cli.output import counted, say, show_json, show_table
 from rti.errors import InputError
 
 if TYPE_CHECKING:
-    from rti.study.plan import Job
+    from rti.lab.study.plan import Job
 
 
 def study(
@@ -40,10 +40,10 @@ def study(
     """
     from dataclasses import replace
 
-    from rti.study import plan as planning
-    from rti.study.figures import draw_figures
-    from rti.study.report import collect, save
-    from rti.study.run import kept_of, run_jobs
+    from rti.lab.study import plan as planning
+    from rti.lab.study.figures import draw_figures
+    from rti.lab.study.report import collect, save
+    from rti.lab.study.run import kept_of, run_jobs
 
     whole = planning.read_study(plan)
     chosen = whole

@@ -30,10 +30,10 @@ REDUCTION_HELP = {
 
 
 class SettingsCommand(TyperCommand):
-    """A command whose help lists all settings of its run, which it does not parse itself: see rti.training.settings."""
+    """A command whose help lists all settings of its run, which it does not parse itself: see rti.training.parsing."""
 
     def format_help(self, *given: Any) -> None:
-        from rti.config import RegionConfig
+        from rti.method.config import RegionConfig
         from rti.training.config import PretrainConfig, RunConfig, TrainConfig
 
         super().format_help(*given)
@@ -74,7 +74,7 @@ def train(
     --cuts gaps --cuts-from features. Any setting below can be given; --dry-run shows all of a run.
     To resume, run the same command again. On several GPUs or machines: accelerate launch -m rti.train MODEL ...
     """
-    from rti.training.command import describe, make_trainer, resolve
+    from rti.training.assemble import describe, make_trainer, resolve
 
     given = {"model": model, "output": output, "data": data}
     config, reduction_config = resolve(given, reduction, context.args, dry_run)

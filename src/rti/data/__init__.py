@@ -17,7 +17,7 @@ opening        from what the user writes to a source
 
 from rti.data.mixture import Mixture
 from rti.data.opening import open_data
-from rti.data.order import Order
+from rti.data.shuffle import Order
 from rti.data.source import BrokenExample, Example, Source, prepare_image
 from rti.data.tolerant import Drawn, Tolerant
 

@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from rti.data.order import Order, scramble
+from rti.data.shuffle import Order, scramble
 from rti.data.source import Example, Source
 from rti.errors import InputError
 

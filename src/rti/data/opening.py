@@ -10,10 +10,10 @@ from rti.data.folder import CaptionFolder, ClassFolder, folder_kind, walk
 from rti.data.hub import PREFIX, open_hub
 from rti.data.mixture import Mixture
 from rti.data.photographs import PhotographSource
-from rti.data.scenes_source import ClassScenesSource, ScenesSource
 from rti.data.shards import ShardSource
 from rti.data.source import ENDINGS, KINDS, Source
 from rti.errors import InputError, check_whole
+from rti.lab.scenes.source import ClassScenesSource, ScenesSource
 
 FORMS = (
     "scenes, scenes:TASK, photographs:FOLDER[:held-out], a folder of pictures, "

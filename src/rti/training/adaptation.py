@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from rti.core import ElasticModel
-from rti.text import TextEncoder
+from rti.elastic import ElasticModel
+from rti.text.encoder import TextEncoder
 from rti.training.config import TrainConfig
 from rti.training.elastic import Dial, ElasticObjective, draw_dial
 from rti.training.stream import Stream

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, field
 from typing import Any
 
-from rti.config import check_finite
 from rti.errors import InputError
+from rti.method.config import check_finite
 from rti.presets import PRESETS, SCENES_TRAINING, find_preset
 
 PRECISIONS, TRACKERS, OPTIMISERS = ("no", "bf16", "fp16"), ("tensorboard", "wandb", "none"), ("muon", "adamw")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from rti.data.order import scramble
+from rti.data.shuffle import scramble
 from rti.training.loss import draw_times
 
 

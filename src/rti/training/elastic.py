@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rti.backbones.base import Condition
-from rti.core import ElasticModel
+from rti.elastic import ElasticModel
 from rti.flow import interpolate
 from rti.training.draws import Draws
 from rti.training.loss import velocity_losses

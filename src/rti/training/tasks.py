@@ -11,10 +11,10 @@ from PIL import Image
 from torch import nn
 
 from rti.backbones.base import Backbone, Condition
-from rti.core import ElasticModel
+from rti.elastic import ElasticModel
 from rti.images import contact_sheet, enlarge
 from rti.pipeline import Pipeline
-from rti.text import TextEncoder
+from rti.text.encoder import TextEncoder
 from rti.training.config import RunConfig
 from rti.training.stream import MicroBatch, Stream
 
@@ -92,7 +92,7 @@ class Task(ABC):
 
     def evaluate(self) -> dict[str, float]:
         """Accuracy on fixed prompts and seeds of the scenes world, of the frozen backbone and at each budget."""
-        from rti.evaluation.scenes import evaluate_scenes
+        from rti.lab.scenes.evaluation import evaluate_scenes
 
         config, scores = self.config, {}
         settings = {"images": config.evaluate_images, "steps": config.sample_steps, "progress": False}

@@ -25,7 +25,7 @@ from rti.precision import emulated_warning, is_emulated
 from rti.training.average import MovingAverage
 from rti.training.config import RunConfig
 from rti.training.draws import DrawSettings, draw
-from rti.training.journal import Journal, tracker_of
+from rti.training.log import Journal, tracker_of
 from rti.training.signals import on_stop_signal
 from rti.training.state import CannotSave, hold, load_checkpoint, put, save_checkpoint, sweep, whole
 from rti.training.stream import MicroBatch, error_of_worker, micro_batches

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rti.budget import resolve_budget
 from rti.errors import InputError
 from rti.images import draw_regions
-from rti.photograph import cut_photograph, load_photograph
-from rti.study.tables import table
+from rti.lab.probes.photograph import cut_photograph, load_photograph
+from rti.lab.study.tables import table
+from rti.method.budgets import resolve_budget
 from rti.web.line import Stopped
 from rti.web.studio import LONGEST_LINE, LONGEST_PROMPT, MOST_STEPS, Frame, Request, Studio
 from rti.web.study import study_curves
@@ -229,8 +229,8 @@ def _study_tab(values: dict[str, Any]) -> None:
 
 def first_prompt(studio: Studio) -> str:
     """A prompt that the model understands, to begin with."""
-    from rti.demo import PROMPTS
-    from rti.scenes.encoder import WordEncoder
+    from rti.lab.demo import PROMPTS
+    from rti.text.words import WordEncoder
 
     return PROMPTS[0] if isinstance(studio.pipe.text_encoder, WordEncoder) else "a lighthouse in soft morning light"
 

@@ -14,9 +14,9 @@ from PIL import Image
 from rti import cost
 from rti.errors import InputError
 from rti.images import draw_regions, enlarge, to_pil
+from rti.lab.bench.stopwatch import clock
+from rti.lab.probes.trajectory import RegionsHook
 from rti.pipeline import Pipeline
-from rti.probes.trajectory import RegionsHook
-from rti.stopwatch import clock
 from rti.web.line import Line, Stopped
 
 LONGEST_PROMPT = 1000  # characters

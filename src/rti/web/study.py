@@ -29,7 +29,7 @@ def read_results(folder: Path | None) -> dict[str, Any] | None:
 
 def study_curves(values: dict[str, Any]) -> Iterator[tuple[str, Figure]]:
     """Every figure that the results allow, with its name."""
-    from rti.study.figures import FIGURES
+    from rti.lab.study.figures import FIGURES
 
     for name, draw in FIGURES.items():
         one = draw(values)

@@ -1,0 +1,294 @@
+"""Speed: dense and every budget take turns, and what was measured stands beside what the arithmetic says.
+
+Times on one machine drift, so only ratios within one run are results. Everything a reduction adds is inside them.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from tqdm.auto import tqdm
+
+from rti import cost
+from rti.backbones.base import Backbone, Condition
+from rti.elastic import ElasticModel
+from rti.errors import InputError
+from rti.flow import draw_noise
+from rti.lab.bench.stopwatch import PeakMemory, clock, parts_of
+from rti.loading import FAMILIES
+from rti.method.budgets import Budget, resolve_budget
+from rti.sampling import GuidedVelocity, sample
+
+GEMM = (1280, 768, 2304)  # rows, inputs and outputs of the linear layer whose rate is the machine's
+TIME = 0.5  # of the forward pass that is measured; guidance applies there in both families
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one row measures: dense, or a model with a reduction at its budgets."""
+
+    model: str = "dense"
+    budget: int | None = None
+    text_budget: int | None = None
+    guidance_budget: int | None = None
+
+
+REFERENCE = Setting("plain attention")
+PLAIN = Setting("dense as loaded")
+Run = Callable[[Any, Setting], torch.Tensor]  # of a model at a setting, to what it ends with
+
+
+@dataclass
+class Row:
+    setting: Setting
+    flops: float  # of the whole measured run, by the paper's count
+    times: list[float] = field(default_factory=list)
+    memory: float | None = None
+    parts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return statistics.median(self.times)
+
+
+@dataclass
+class Benchmark:
+    """Rows of one run, dense first; `gemm` is the rate of a plain linear layer in the same run, in FLOP a second."""
+
+    rows: list[Row]
+    batch: int
+    share: float  # of the evaluations of a whole picture that a row measures
+    gemm: float
+
+    def as_rows(self) -> list[dict[str, Any]]:
+        dense, rows = self.rows[0], []
+        for row in self.rows:
+            setting, speedup = row.setting, dense.seconds / row.seconds
+            analytic = dense.flops / row.flops
+            rows.append(
+                {
+                    "model": setting.model,
+                    "budget": "dense" if setting.budget is None else setting.budget,
+                    "text_budget": setting.text_budget,
+                    "guidance_budget": setting.guidance_budget,
+                    "seconds": round(row.seconds, 5),
+                    "images_per_second": round(self.batch * self.share / row.seconds, 5),
+                    "speedup": round(speedup, 3),
+                    "analytic_speedup": round(analytic, 3),
+                    "efficiency": round(speedup / analytic, 3),
+                    "peak_memory_gigabytes": row.memory,
+                    "parts": {name: round(seconds, 5) for name, seconds in row.parts.items()},
+                }
+            )
+        return rows
+
+    @property
+    def dense_rate(self) -> float:
+        """FLOP a second of the dense run, by the paper's count."""
+        return self.rows[0].flops / self.rows[0].seconds
+
+
+def run_benchmark(
+    dense: Backbone,
+    models: dict[str, ElasticModel],
+    budgets: Sequence[Budget],
+    text_budgets: Sequence[int | None] = (None,),
+    guidance_budget: Budget = None,
+    batch: int = 1,
+    steps: int | None = None,
+    guidance: float | None = None,
+    passes: int = 3,
+    warmup: int = 1,
+    reference: bool = False,
+    plain: Backbone | None = None,
+    progress: bool = True,
+) -> Benchmark:
+    """Measure one guided forward pass, or with `steps` whole pictures, dense and at every budget of every model.
+
+    Every pass runs every row once, one after the other. `reference` adds dense with its attention written out, and
+    `plain` the backbone before it was compiled or quantised: what that has brought.
+    """
+    for name, value, least in (("batch", batch, 1), ("passes", passes, 1), ("warmup", warmup, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    guided = None if guidance_budget is None else resolve_budget(guidance_budget, dense.patches)
+    numbers = [resolve_budget(budget, dense.patches) for budget in budgets]
+    settings = [Setting(name, number, text, guided) for name in models for text in text_budgets for number in numbers]
+    extra = [*([PLAIN] if plain is not None else []), *([REFERENCE] if reference else [])]
+    settings = list(dict.fromkeys([Setting(), *extra, *settings]))
+
+    condition = random_condition(dense, batch)
+    shape, scale = (dense.channels, *dense.image_size), dense.flow.guidance_scale if guidance is None else guidance
+    generators = [torch.Generator().manual_seed(number) for number in range(batch)]
+    noise = draw_noise(shape, generators, dense.flow.noise_scale, dense.device)
+    picture = _generation(noise, condition, scale, dense.flow.steps if steps is None else steps)
+    run = _forward(noise, condition, scale) if steps is None else picture
+
+    rows = [Row(setting, _count(run, dense, models, setting).flops) for setting in settings]
+    timed = models if plain is None else models | {PLAIN.model: plain}
+    gemm = _measure(run, dense, timed, rows, passes, warmup, progress)
+    for row in rows:
+        model = _model(row.setting, dense, timed)
+        with _attention(row.setting), PeakMemory(dense.device) as peak:
+            run(model, row.setting)
+        row.memory = peak.gigabytes
+        if row.setting == REFERENCE:
+            continue
+        with parts_of(model) as parts:
+            parts["run"] = _time(lambda model=model, row=row: run(model, row.setting), dense.device)
+        row.parts = dict(parts)
+        row.parts["text, once a prompt"] = _time(lambda m=model, row=row: _prepare(m, condition, row), dense.device)
+    calls = [_count(some, dense, models, Setting()).calls for some in (run, picture)]
+    return Benchmark(rows, batch, calls[0] / calls[1], gemm)
+
+
+def _model(setting: Setting, dense: Backbone, models: dict[str, Any]) -> Any:
+    """The model of a row. Without a budget it is a backbone, even beside a reduction called dense."""
+    return dense if setting == Setting() else models.get(setting.model, dense)
+
+
+def _measure(
+    run: Run, dense: Backbone, models: dict[str, Any], rows: list[Row], passes: int, warmup: int, show: bool
+) -> float:
+    """Fill in the rows' times, turn by turn; gives back the rate of a plain linear layer, measured in between."""
+    linear = nn.Linear(GEMM[1], GEMM[2], device=dense.device, dtype=dense.dtype).requires_grad_(False)
+    inputs = torch.randn(GEMM[0], GEMM[1], device=dense.device, dtype=dense.dtype)
+    rates, turns = [], warmup + passes
+    with tqdm(total=turns * len(rows), desc="measuring", unit="run", disable=not show) as bar:
+        for turn in range(turns):
+            for row in random.Random(turn).sample(rows, len(rows)):  # no row always comes after the same one
+                model = _model(row.setting, dense, models)
+                with _attention(row.setting):
+                    seconds = _time(lambda model=model, row=row: run(model, row.setting), dense.device)
+                if turn >= warmup:
+                    row.times.append(seconds)
+                bar.update()
+            seconds = _time(lambda: [linear(inputs) for _ in range(10)], dense.device)
+            rates.append(10 * 2 * math.prod(GEMM) / seconds)
+    return statistics.median(rates)
+
+
+def _forward(noise: torch.Tensor, condition: Condition, scale: float) -> Run:
+    """One guided forward pass at the middle of the way. The text is prepared beforehand, as a sampler does.
+
+    Where regions are cut from an estimate, it is the model's own clean picture, as a sampler would hand it on.
+    """
+    prepared: dict[tuple[int, Setting], GuidedVelocity] = {}
+
+    @torch.no_grad()
+    def run(model: Any, setting: Setting) -> torch.Tensor:
+        t, guided = torch.tensor(TIME, device=noise.device), prepared.get((id(model), setting))
+        if guided is None:
+            flow = getattr(model, "backbone", model).flow
+            budgets = ([value] if value else None for value in (setting.budget, setting.guidance_budget))
+            options = (flow, float(scale), flow.guidance_interval, *budgets, setting.text_budget)
+            guided = prepared[id(model), setting] = GuidedVelocity(model, condition, *options)
+            guided.estimate = guided.clean(noise, t, 0)
+        return guided.clean(noise, t, 0)
+
+    return run
+
+
+def _generation(noise: torch.Tensor, condition: Condition, scale: float, steps: int) -> Run:
+    """Whole pictures, from the text encoder's states to the last step."""
+
+    def run(model: Any, setting: Setting) -> torch.Tensor:
+        budgets = {name: getattr(setting, name) for name in ("budget", "guidance_budget", "text_budget")}
+        return sample(model, noise, condition, steps=steps, guidance_scale=scale, **budgets)
+
+    return run
+
+
+class _Counter:
+    """Stands in for a model: counts the FLOPs it would have used, by the paper's count, and how often it is asked."""
+
+    def __init__(self, backbone: Backbone, model: ElasticModel | None, text_budget: int | None):
+        self.backbone, self.model, self.text_budget = backbone, model, text_budget
+        self.flops, self.calls = 0.0, 0
+
+    def prepare(self, condition: Condition, **options: Any) -> Condition:
+        return condition
+
+    def unconditional(self, condition: Condition) -> Condition:
+        return condition
+
+    def __call__(
+        self, x: torch.Tensor, t: Any, condition: Condition, budget: int | None = None, estimate: Any = None
+    ) -> torch.Tensor:
+        if self.model is None:
+            flops = cost.dense_flops(self.backbone)
+        else:
+            flops = cost.reduced_flops(self.backbone, self.model.reduction, budget, self.text_budget)
+        self.flops += len(x) * flops
+        self.calls += 1
+        return torch.zeros_like(x)
+
+
+def _count(run: Run, dense: Backbone, models: dict[str, ElasticModel], setting: Setting) -> _Counter:
+    """What one run of a setting would compute. Nothing but counting is done."""
+    model = _model(setting, dense, models)
+    counter = _Counter(dense, None if model is dense else model, setting.text_budget)
+    run(counter, setting)
+    counter.flops, counter.calls = 0.0, 0  # a first run may do more, once
+    run(counter, setting)
+    return counter
+
+
+@torch.no_grad()
+def _prepare(model: Any, condition: Condition, row: Row) -> None:
+    text_budget = row.setting.text_budget
+    model.prepare(condition, **({} if text_budget is None else {"text_budget": text_budget}))
+
+
+def _time(work: Callable[[], Any], device: torch.device) -> float:
+    started = clock(device)
+    work()
+    return clock(device) - started
+
+
+def random_condition(backbone: Backbone, batch: int) -> Condition:
+    """Something to condition on: made-up text states of which an eighth are words, or the first classes."""
+    if backbone.conditioned_on == "labels":
+        return backbone.condition(labels=torch.arange(batch) % backbone.config.num_classes)
+    generator, config = torch.Generator().manual_seed(0), backbone.config
+    text = torch.randn(batch, config.prompt_length, config.txt_input_size, generator=generator)
+    words = torch.arange(config.prompt_length) < max(config.prompt_length // 8, 1)
+    mask = words.expand(batch, -1)
+    return backbone.condition(text=text.to(backbone.device, backbone.dtype), mask=mask.to(backbone.device))
+
+
+def twin(backbone: Backbone) -> Backbone:
+    """A second backbone on the same weights: it takes no memory of its own, and has its own layers to attach to."""
+    tensors = [*backbone.parameters(), *backbone.buffers()]
+    return copy.deepcopy(backbone, {id(tensor): tensor for tensor in tensors})
+
+
+@contextmanager
+def _attention(setting: Setting) -> Iterator[None]:
+    """For the reference: attention by two einsums and a softmax, which the fused one has to beat."""
+    modules = [sys.modules[family.__module__] for family in FAMILIES.values()] if setting == REFERENCE else []
+    fused = [module.attention for module in modules]
+    try:
+        for module in modules:
+            module.attention = _plain_attention
+        yield
+    finally:
+        for module, attention in zip(modules, fused, strict=True):
+            module.attention = attention
+
+
+def _plain_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """(B, L, heads, head_dim) each -> (B, L, heads * head_dim)."""
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
+    return torch.einsum("bhqk,bkhd->bqhd", F.softmax(scores, dim=-1), v).flatten(2)

@@ -1,0 +1,103 @@
+"""GenEval's decision rule: does what was found in a picture satisfy what was asked for?
+
+The scenes world and GenEval itself (rti.lab.pictures.scorers.geneval) are judged by the same lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from rti.lab.scenes.world import Requirement
+from rti.text.vocabulary import PLURALS
+
+_NEAR = 0.1  # objects closer than this share of their sizes stand in no relation
+_CLEAR = 0.5  # least share of the distance that must point in the direction
+
+
+class Wanted(Protocol):
+    """What a picture must show (`include`) and must not show (`exclude`); a scene says so."""
+
+    include: tuple[Requirement, ...]
+    exclude: tuple[Requirement, ...]
+
+
+class Detection(Protocol):
+    """An object that was found. Its colour is asked for only where the requirement names one."""
+
+    shape: str  # its class
+    colour: str
+    box: tuple[float, float, float, float]  # left, top, right, bottom
+    centre: tuple[float, float]  # x, y
+    score: float
+
+
+class Verdict(NamedTuple):
+    """Whether the picture is right, and if not, the first reason. Also usable as a condition."""
+
+    correct: bool
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.correct
+
+
+def relative_positions(first: Detection, second: Detection) -> frozenset[str]:
+    """Relations in which the first object stands to the second (GenEval's position formula): none, one or two."""
+    offset = np.subtract(first.centre, second.centre)
+    sizes = np.array([box[2:] for box in (first.box, second.box)]) - [box[:2] for box in (first.box, second.box)]
+    revised = np.maximum(np.abs(offset) - _NEAR * sizes.sum(axis=0), 0) * np.sign(offset)
+    if np.all(np.abs(revised) < 1e-3):
+        return frozenset()
+    x, y = revised / np.linalg.norm(offset)
+    directions = {"left of": x < -_CLEAR, "right of": x > _CLEAR, "above": y < -_CLEAR, "below": y > _CLEAR}
+    return frozenset(name for name, holds in directions.items() if holds)
+
+
+def judge(wanted: Wanted, detections: Sequence[Detection]) -> Verdict:
+    """Judge a picture by its detections.
+
+    Every `include` must hold: of the best `count` objects of the shape all exist, have the colour, and stand in the
+    position to every object of the target group; and no `exclude` shape is there `count` times or more.
+    """
+    ranked = sorted(detections, key=lambda detection: -detection.score)
+    groups: list[list[Detection]] = []
+    for requirement in wanted.include:
+        group = [found for found in ranked if found.shape == requirement.shape][: requirement.count]
+        reason = _problem(requirement, group, groups)
+        if reason:
+            return Verdict(False, reason)
+        groups.append(group)
+    for requirement in wanted.exclude:
+        number = sum(found.shape == requirement.shape for found in ranked)
+        if number >= requirement.count:
+            allowed = requirement.count - 1
+            return Verdict(False, f"expected at most {allowed} {_plural(requirement.shape)}, found {number}")
+    return Verdict(True, "")
+
+
+def _problem(requirement: Requirement, group: list[Detection], groups: list[list[Detection]]) -> str:
+    """Why the group does not satisfy the requirement, or an empty string."""
+    name, plural = requirement.shape, _plural(requirement.shape)
+    if len(group) < requirement.count:
+        return f"expected {requirement.count} {name if requirement.count == 1 else plural}, found {len(group)}"
+    wrong = []
+    if requirement.colour is not None:
+        wrong = [found.colour for found in group if found.colour != requirement.colour]
+    if wrong:
+        return f"expected {requirement.colour} {name}, found {', '.join(wrong)}"
+    if requirement.position is not None:
+        relation, target = requirement.position
+        for found in group:
+            for other in groups[target]:
+                positions = relative_positions(found, other)
+                if relation not in positions:
+                    seen = " and ".join(sorted(positions)) or "in no clear relation to"
+                    return f"expected {name} {relation} {other.shape}, found it {seen} it"
+    return ""
+
+
+def _plural(name: str) -> str:
+    return PLURALS.get(name, name)  # of a class of COCO the name itself: "expected 2 wine glass"

@@ -1,0 +1,1 @@
+"""Benchmarks: prompts, pictures at scale, their folders, scorers, and paired comparison."""

@@ -1,0 +1,240 @@
+"""A folder of pictures that `rti generate` made, and what the scorers read of it.
+
+manifest.json   what was drawn with which model and settings; a folder is continued by the same settings only
+prompts.jsonl   a line per prompt: index, prompt, group, its files and their seeds, GenEval's metadata where it has it
+timing.jsonl    a line per batch: how many pictures took how many seconds
+scores/         what `rti score` found, a file per metric
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rti.errors import InputError
+
+MANIFEST, PROMPTS, TIMING, SCORES = "manifest.json", "prompts.jsonl", "timing.jsonl", "scores"
+_PNG, _END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A prompt of the folder: what was asked for, and the pictures of it."""
+
+    index: int
+    prompt: str | int
+    group: str | None
+    files: tuple[str, ...]
+    seeds: tuple[int, ...]
+    metadata: dict[str, Any] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        values = {"index": self.index, "prompt": self.prompt, "group": self.group}
+        values |= {"files": list(self.files), "seeds": list(self.seeds)}
+        return values | ({} if self.metadata is None else {"metadata": self.metadata})
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Entry:
+        """Refuses, by a ValueError, what is no line of prompts.jsonl; files lie inside the folder."""
+        entry = cls(**values | {"files": tuple(values["files"]), "seeds": tuple(values["seeds"])})
+        whole = [entry.index, *entry.seeds]
+        if any(isinstance(one, bool) or not isinstance(one, int) for one in whole):
+            raise ValueError(f"index {entry.index!r} and seeds must be whole numbers")
+        if not all(isinstance(file, str) and _is_inside(file) for file in entry.files):
+            raise ValueError(f"files {entry.files!r} must be names inside the folder")
+        if not isinstance(entry.prompt, (str, int)) or not isinstance(entry.group, (str, type(None))):
+            raise ValueError(f"prompt {entry.prompt!r} of group {entry.group!r} is no text or label of a group")
+        if not isinstance(entry.metadata, (dict, type(None))):
+            raise ValueError(f"metadata {entry.metadata!r} is no object")
+        return entry
+
+
+def _is_inside(file: str) -> bool:
+    return bool(file) and not Path(file).is_absolute() and ".." not in Path(file).parts and "\0" not in file
+
+
+@dataclass(frozen=True)
+class PictureFolder:
+    """A folder to score. One that `rti generate` did not make has no manifest, and no seeds."""
+
+    path: Path
+    manifest: dict[str, Any] | None
+    entries: tuple[Entry, ...]
+
+    @classmethod
+    def open(cls, path: str | Path) -> PictureFolder:
+        """A folder of `rti generate`, or one in GenEval's layout. All its pictures must be there."""
+        path = Path(path)
+        if not os.path.isdir(path):  # which a name too long for a path is not, either
+            raise InputError(f"{path} is no folder")
+        if (path / MANIFEST).is_file():
+            folder = cls(path, read_manifest(path), _read_entries(path))
+        else:
+            folder = cls(path, None, _foreign_entries(path))
+        missing = [file for entry in folder.entries for file in entry.files if not os.path.isfile(path / file)]
+        if missing:
+            total = sum(len(entry.files) for entry in folder.entries)
+            raise InputError(
+                f"{len(missing)} of {total} pictures of {path} are missing, the first is {missing[0]}; "
+                "run the same rti generate again, it goes on where it stopped"
+            )
+        return folder
+
+    @property
+    def pictures(self) -> list[tuple[Entry, int]]:
+        """Every picture: its prompt, and its number among those of the prompt."""
+        return [(entry, number) for entry in self.entries for number in range(len(entry.files))]
+
+    def file(self, entry: Entry, number: int) -> Path:
+        return self.path / entry.files[number]
+
+    @property
+    def digest(self) -> str | None:
+        """Which pictures these are; None where that is not known."""
+        return None if self.manifest is None else manifest_digest(self.manifest)
+
+
+def write_whole(path: Path, text: str, shared: bool = False) -> None:
+    """To a temporary name first, then renamed: a reader finds all of it or nothing.
+
+    What a killed process leaves behind is overwritten by the next attempt. Where several processes write the same text
+    (`shared`), each has a name of its own, and one that finds it tidied away leaves the file to whoever was first.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part" if shared else f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            temporary.write_text(text, encoding="utf-8")
+            try:
+                os.replace(temporary, path)
+                return
+            except FileNotFoundError:
+                if not shared:
+                    raise
+                if path.is_file():
+                    return
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def tidy(folder: Path) -> None:
+    """Remove what killed processes left unfinished beside the manifest."""
+    for path in folder.glob(".*.part"):
+        path.unlink(missing_ok=True)
+
+
+def is_whole(path: Path, size: tuple[int, int]) -> bool:
+    """Whether a PNG of this height and width is there with a beginning and an end, without decoding it."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(24)
+            file.seek(-len(_END), os.SEEK_END)
+            tail = file.read()
+    except OSError:  # not there, or shorter than that
+        return False
+    width, height = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+    return head.startswith(_PNG) and tail == _END and (height, width) == tuple(size)
+
+
+def check_manifest(folder: Path, manifest: dict[str, Any]) -> bool:
+    """Whether the folder was begun, by these very settings; refuse one of others, or one that holds other things."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise InputError(f"cannot write to {folder}: {nearest} is in the way or read-only")
+    if not os.path.isdir(folder):
+        return False
+    if not (folder / MANIFEST).is_file():
+        others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+        if others:
+            raise InputError(f"{folder} holds {others[0]} but no {MANIFEST}; give a new folder, or one to continue")
+        return False
+    found = read_manifest(folder)
+    differences = manifest_differences(found, manifest)
+    if differences:
+        told = "; ".join(f"{name} {_short(old)} there, {_short(new)} now" for name, old, new in differences)
+        raise InputError(f"{folder} was drawn with other settings: {told}; give the same, or a new folder")
+    return True
+
+
+def manifest_differences(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """What differs, by name, entries of entries as "versions.torch"."""
+    found = []
+    for name in dict.fromkeys([*first, *second]):
+        one, other = first.get(name), second.get(name)
+        if isinstance(one, dict) and isinstance(other, dict):
+            found += [(f"{name}.{inner}", *values) for inner, *values in manifest_differences(one, other)]
+        elif one != other:
+            found.append((name, one, other))
+    return found
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    from rti.files import read_json
+
+    return read_json(folder / MANIFEST)
+
+
+def manifest_digest(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def entries_text(entries: tuple[Entry, ...]) -> str:
+    return "".join(json.dumps(entry.as_dict(), ensure_ascii=False) + "\n" for entry in entries)
+
+
+def images_per_second(folder: Path) -> float | None:
+    """The median batch's pictures per second of one process; None where nothing was timed."""
+    try:
+        lines = (folder / TIMING).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    rates = []
+    for line in lines:
+        try:
+            values = json.loads(line)
+            rates.append(values["pictures"] / values["seconds"])
+        except (ValueError, KeyError, TypeError, ZeroDivisionError, RecursionError):
+            continue  # a line that a killed run did not finish
+    rates = [rate for rate in rates if rate > 0]
+    return statistics.median(rates) if rates else None
+
+
+def _read_entries(path: Path) -> tuple[Entry, ...]:
+    file = path / PROMPTS
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")
+        return tuple(Entry.from_dict(json.loads(line)) for line in lines if line)
+    except FileNotFoundError:
+        raise InputError(f"{file} does not exist; run the same rti generate again, it writes it") from None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{file} is not readable ({error})") from None
+
+
+def _foreign_entries(path: Path) -> tuple[Entry, ...]:
+    """The prompts of a folder in GenEval's layout that another program made."""
+    from rti.files import read_json
+
+    entries = []
+    for file in sorted(path.glob("*/metadata.jsonl")):
+        if not file.parent.name.isdigit():
+            continue
+        metadata = read_json(file)
+        pictures = sorted(f"{file.parent.name}/samples/{one.name}" for one in file.parent.glob("samples/[0-9]*.png"))
+        prompt, tag = metadata.get("prompt", ""), metadata.get("tag")
+        entries.append(Entry(int(file.parent.name), prompt, tag, tuple(pictures), (), metadata))
+    if not entries:
+        raise InputError(f"{path} holds no {MANIFEST}, nor pictures in GenEval's layout; rti generate makes either")
+    return tuple(entries)
+
+
+def _short(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 48 else f"{text[:12]}…"

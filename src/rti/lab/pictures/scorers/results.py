@@ -1,0 +1,149 @@
+"""What a scorer found in a folder of pictures: a row per picture, a summary over prompts, one file for both."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from tqdm.auto import tqdm
+
+from rti.errors import InputError
+from rti.images import open_image
+from rti.lab.intervals import as_list, stratified_summary
+from rti.lab.pictures.folder import SCORES, Entry, PictureFolder, write_whole
+
+METRICS = ("geneval", "clip", "pick", "imagereward", "fid", "is")
+Scorer = Callable[[Sequence[Image.Image], Sequence[Entry]], Sequence[dict[str, Any]]]  # rows with at least a "score"
+
+
+@dataclass(frozen=True)
+class Score:
+    """`scorer` says by which model and settings; `pictures` are the rows; `digest` says which pictures they were."""
+
+    metric: str
+    scorer: dict[str, Any]
+    summary: dict[str, Any]
+    pictures: list[dict[str, Any]]
+    digest: str | None = None
+
+    def write(self, path: Path) -> Path:
+        write_whole(path, json.dumps(vars(self), indent=1) + "\n")
+        return path
+
+    @classmethod
+    def read(cls, folder: Path, metric: str) -> Score | None:
+        """The score of a folder, None where it was not scored."""
+        from rti.files import read_json
+
+        path = score_path(folder, metric)
+        if not path.is_file():
+            return None
+        try:
+            score = cls(**read_json(path))
+            whole = isinstance(score.scorer, dict) and score._is_whole()
+        except (TypeError, KeyError, AttributeError):
+            whole = False
+        if not whole:
+            raise InputError(f"{path} is no file of rti score; score the folder again")
+        return score
+
+    def _is_whole(self) -> bool:
+        """Whether it has what is shown and compared; what it is not at all raises."""
+        groups = self.summary.get("groups", {}) if self.metric != "geneval" else self.summary["groups"]
+        numbers = [self.summary["score"], *groups.values(), *(row["score"] for row in self.pictures)]
+        numbers += [row["prompt"] for row in self.pictures]
+        return all(isinstance(one, (int, float)) and math.isfinite(one) for one in numbers)
+
+
+def check_output(path: Path) -> None:
+    """Refuse, before the work, a place for a score that is none: no .json, or a file that rti score did not write."""
+    if path.suffix != ".json":
+        raise InputError(f"cannot write {path}: the ending must be .json")
+    if os.path.lexists(path) and not _is_score(path):
+        raise InputError(f"cannot write {path}: it is there already, and no file of rti score")
+
+
+def _is_score(path: Path) -> bool:
+    from rti.files import read_json
+
+    try:
+        return {"metric", "scorer", "summary", "pictures"} <= read_json(path).keys()
+    except InputError:
+        return False
+
+
+def score_path(folder: Path, metric: str) -> Path:
+    return folder / SCORES / f"{metric}.json"
+
+
+def score_folder(
+    folder: PictureFolder,
+    metric: str,
+    scorer: Scorer,
+    description: dict[str, Any],
+    batch: int = 16,
+    by_group: bool = False,
+    progress: bool = True,
+) -> Score:
+    """Score every picture. `by_group` makes the overall figure the mean of the groups' means, as GenEval's share is."""
+    if batch < 1:
+        raise InputError(f"batch must be at least 1, got {batch!r}")
+    pictures, rows = folder.pictures, []
+    with tqdm(total=len(pictures), desc=metric, unit="picture", disable=not progress) as bar:
+        for first in range(0, len(pictures), batch):
+            some = pictures[first : first + batch]
+            images = [open_image(folder.file(entry, number)) for entry, number in some]
+            found = scorer(images, [entry for entry, _ in some])
+            for (entry, number), row in zip(some, found, strict=True):
+                rows.append({"file": entry.files[number], "prompt": entry.index, "number": number} | row)
+            bar.update(len(some))
+    return Score(metric, description, summary(folder.entries, rows, by_group), rows, folder.digest)
+
+
+def prompts_of(entries: Sequence[Entry]) -> list[str]:
+    """The texts of prompts; labels have none."""
+    for entry in entries:
+        if not isinstance(entry.prompt, str) or not entry.prompt:
+            raise InputError(f"prompt {entry.index} is no text but {entry.prompt!r}; this score compares with texts")
+    return [entry.prompt for entry in entries]
+
+
+def prompt_means(entries: Sequence[Entry], rows: Sequence[dict[str, Any]]) -> np.ndarray:
+    """The mean score of each prompt's pictures, in the order of the prompts: what the bootstrap draws from."""
+    scores: dict[int, list[float]] = {entry.index: [] for entry in entries}
+    for row in rows:
+        scores.setdefault(row["prompt"], []).append(float(row["score"]))
+    empty = [index for index, some in scores.items() if not some]
+    if empty:
+        raise InputError(f"no picture of prompt {empty[0]} was scored; score the folder again")
+    return np.array([np.mean(scores[entry.index]) for entry in entries])
+
+
+def strata(entries: Sequence[Entry], by_group: bool) -> list[str]:
+    return [str(entry.group) if by_group else "all" for entry in entries]
+
+
+def summary(entries: Sequence[Entry], rows: Sequence[dict[str, Any]], by_group: bool) -> dict[str, Any]:
+    """The score with its 95 % interval, bootstrapped over prompts, and the mean of each group."""
+    values = prompt_means(entries, rows)
+    shares = by_group and bool(((values >= 0) & (values <= 1)).all())  # GenEval's are, of right pictures
+    found = stratified_summary(values, strata(entries, by_group), shares=shares)
+    result = {
+        "score": found.overall,
+        "interval": as_list(found.interval),
+        "pictures": len(rows),
+        "prompts": len(values),
+    }
+    groups = strata(entries, by_group=True)
+    if len(set(groups)) > 1 or by_group:
+        per_group = stratified_summary(values, groups, shares=shares)
+        result["groups"] = per_group.means
+        result["group_intervals"] = {name: as_list(interval) for name, interval in per_group.intervals.items()}
+    return result

@@ -1,0 +1,67 @@
+"""Regions of a photograph: the partition on plain pixels, without any model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from rti.backbones.layers import patchify
+from rti.errors import InputError
+from rti.images import check_pixels, fit, open_image, to_tensor
+from rti.lab.probes.measures import explained_variance
+from rti.method.budgets import Budget, resolve_budget
+from rti.method.config import CUT_NAMES
+from rti.method.order import MOST_PATCHES
+from rti.method.order import order as make_order
+from rti.method.partition import partition
+
+SIZE_PRIOR = 0.5  # as for cuts from an estimate, which are cuts of pixels too
+
+
+@dataclass(frozen=True)
+class PhotographRegions:
+    regions: torch.Tensor  # (N,) region of each patch, row by row
+    every_patch: torch.Tensor  # (N,) each patch a region of its own
+    largest: int
+    singles: int
+    retained: float
+    retained_by_even_cuts: float
+
+
+def load_photograph(path: str | Path, size: int, patch: int) -> tuple[Image.Image, tuple[int, int]]:
+    """A picture whose longer side is `size`, cropped to whole patches, and its grid of patches."""
+    whole = all(isinstance(value, int) for value in (patch, size))
+    if not whole or patch < 1 or size < patch:
+        raise InputError(f"patch {patch} and size {size} are not usable; allowed: 1 <= patch <= size")
+    check_pixels(size, 1)
+    picture = open_image(path)
+    scale = size / max(picture.size)
+    rows, columns = (max(1, round(side * scale / patch)) for side in (picture.height, picture.width))
+    if rows * columns > MOST_PATCHES:
+        raise InputError(f"size {size} and patch {patch} give {rows * columns:,} patches; allowed: {MOST_PATCHES:,}")
+    return fit(picture, rows * patch, columns * patch), (rows, columns)
+
+
+def cut_photograph(
+    picture: Image.Image, grid: tuple[int, int], patch: int, budget: Budget, cuts: str, order: str
+) -> PhotographRegions:
+    """Cut a picture into `budget` regions by the pixels of its patches."""
+    if not isinstance(cuts, str) or cuts not in CUT_NAMES:
+        raise InputError(f"cuts {cuts!r} is unknown; allowed: {', '.join(CUT_NAMES)}")
+    walk, position = make_order(order, *grid)
+    pixels = patchify(to_tensor(picture), patch)[:, walk]
+    budget = resolve_budget(budget, len(walk))
+    along_walk = partition(pixels, budget, cuts, SIZE_PRIOR)
+    even = partition(pixels, budget, "fixed")
+    sizes = along_walk[0].bincount()
+    return PhotographRegions(
+        regions=along_walk[0, position],
+        every_patch=torch.arange(len(walk)),
+        largest=int(sizes.max()),
+        singles=int((sizes == 1).sum()),
+        retained=explained_variance(pixels, along_walk).item(),
+        retained_by_even_cuts=explained_variance(pixels, even).item(),
+    )

@@ -1,0 +1,207 @@
+"""One guided sampling run, watched: what enters and leaves every block at some of its steps."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from rti.backbones.base import Backbone, Condition, Tokens
+from rti.errors import InputError
+from rti.flow import draw_noise
+from rti.lab.scenes.evaluation import noise_generator
+from rti.method.budgets import Budget
+from rti.method.reductions import Reduction
+from rti.pipeline import Pipeline
+from rti.sampling import sample
+
+
+class Moment(NamedTuple):
+    """One step of a batch of pictures. Guidance doubles what the hook sees: the first `count` rows are conditional."""
+
+    place: int  # which of the watched steps it is, from 0
+    seen: Any  # what the hook recorded
+    before: torch.Tensor | None  # the clean image predicted one step earlier, (count, C, H, W)
+    estimate: torch.Tensor  # the clean image predicted at this step
+    count: int
+
+
+class Hook:
+    """Records the first call after it was armed; a solver's further evaluations of the same step pass by."""
+
+    def __init__(self, owner: nn.Module, method: str):
+        self.owner, self.method = owner, method
+        self.armed, self.seen = False, None
+
+    def __enter__(self) -> Hook:
+        self.inner = getattr(self.owner, self.method)
+        setattr(self.owner, self.method, self._call)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        delattr(self.owner, self.method)
+
+    def take(self) -> Any:
+        seen, self.seen = self.seen, None
+        return seen
+
+    def _call(self, *inputs: Any, **options: Any) -> Any:
+        if not self.armed:
+            return self.inner(*inputs, **options)
+        self.armed = False
+        return self.record(*inputs, **options)
+
+    def record(self, *inputs: Any, **options: Any) -> Any:
+        """Call the method, and keep what is of interest in `seen`."""
+        raise NotImplementedError
+
+
+class TrunkHook(Hook):
+    """The tokens entering each block of a backbone, and last those leaving the trunk: depth + 1 of them.
+
+    It sits on the protocol's `run` and takes the blocks one by one, so every family has it.
+    """
+
+    def __init__(self, backbone: Backbone):
+        super().__init__(backbone, "run")
+
+    def record(self, tokens: Tokens, start: int, stop: int) -> Tokens:
+        self.seen = [tokens]
+        for block in range(start, stop):
+            self.seen.append(self.inner(self.seen[-1], block, block + 1))
+        return self.seen[-1]
+
+
+class RegionsHook(Hook):
+    """The regions that an attached model makes for itself, (B, N)."""
+
+    def __init__(self, reduction: Reduction):
+        super().__init__(reduction, "regions")
+
+    def record(self, *inputs: Any, **options: Any) -> torch.Tensor:
+        self.seen = self.inner(*inputs, **options)
+        return self.seen
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all probes share: the model, what it draws, and how."""
+
+    pipe: Pipeline
+    subjects: Sequence[str] | Sequence[int]
+    seed: int = 7
+    steps: int = 30
+    guidance: float | None = None
+    watched: int = 8  # how many of the steps
+    batch: int = 8
+    progress: bool = True
+
+    def __post_init__(self):
+        for name in ("steps", "watched", "batch"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise InputError(f"seed must be a whole number of at least 0, got {self.seed!r}")
+        if not self.subjects:
+            raise InputError("nothing to probe with; give at least one prompt or label")
+
+    @property
+    def at(self) -> list[int]:
+        return spread_steps(self.steps, self.watched)
+
+    @property
+    def times(self) -> list[float]:
+        return [round(step / self.steps, 4) for step in self.at]
+
+    @property
+    def scale(self) -> float:
+        return self.pipe.backbone.flow.guidance_scale if self.guidance is None else self.guidance
+
+    def settings(self) -> dict[str, Any]:
+        """What a result depends on, ready for JSON. The batch is not among it, and neither is the number of prompts."""
+        flow = self.pipe.backbone.flow
+        return {
+            "weights": fingerprint(self.pipe.backbone),
+            "seed": self.seed,
+            "steps": self.steps,
+            "solver": flow.sampler,
+            "guidance": self.scale,
+            "watched": self.at,
+        }
+
+    @contextmanager
+    def frozen(self) -> Iterator[Backbone]:
+        """The backbone without reduction and LoRA, where the pipeline has them."""
+        elastic = self.pipe.elastic
+        with nullcontext(self.pipe.backbone) if elastic is None else elastic.dense() as backbone:
+            yield backbone
+
+    def inputs(self, indices: Sequence[int]) -> tuple[torch.Tensor, Condition]:
+        """Noise and condition of some of the pictures, each from its own generator."""
+        backbone = self.pipe.backbone
+        some = [self.subjects[index] for index in indices]
+        condition = self.pipe._condition(
+            some if backbone.conditioned_on == "text" else None, _labels(backbone, some), 1
+        )
+        generators = [noise_generator(self.seed, index) for index in indices]
+        shape = (backbone.channels, *backbone.image_size)
+        return draw_noise(shape, generators, backbone.flow.noise_scale, backbone.device), condition
+
+    def follow(
+        self,
+        model: nn.Module,
+        indices: Sequence[int],
+        hook: Hook,
+        observe: Callable[[Moment], None],
+        budget: Budget = None,
+        advance: Callable[[int], object] = lambda count: None,
+    ) -> torch.Tensor:
+        """Sample some of the pictures and show `observe` each watched step. The pictures, (B, C, H, W) in [-1, 1]."""
+        noise, condition = self.inputs(indices)
+        at, before = self.at, None
+
+        def after_step(step: int, state: torch.Tensor, estimate: torch.Tensor) -> None:
+            nonlocal before
+            if step in at:
+                observe(Moment(at.index(step), hook.take(), before, estimate, len(noise)))
+            before, hook.armed = estimate, step + 1 in at
+            advance(len(noise))
+
+        with hook:
+            hook.armed = 0 in at
+            options = {"budget": budget} if budget is not None else {}
+            drawn = sample(model, noise, condition, self.steps, self.guidance, callback=after_step, **options)
+        return drawn.clamp(-1, 1)
+
+
+def _labels(backbone: Backbone, some: Sequence[Any]) -> Sequence[int] | None:
+    return None if backbone.conditioned_on == "text" else some
+
+
+def spread_steps(steps: int, count: int) -> list[int]:
+    """Steps spread along a trajectory, from the second to the last but one: 30 and 8 -> 1, 5, 9, 13, 16, 20, 24, 28."""
+    first, last = min(1, steps - 1), max(steps - 2, min(1, steps - 1))
+    if count == 1:
+        return [(first + last) // 2]
+    return sorted({round(first + (last - first) * place / (count - 1)) for place in range(count)})
+
+
+def middle(times: Sequence[float]) -> int:
+    """The place of the time nearest to the middle of a trajectory; of two, the later."""
+    return min(range(len(times)), key=lambda place: (abs(times[place] - 0.5), -times[place]))
+
+
+def fingerprint(module: nn.Module) -> str:
+    """A short name for the weights of a model: the ends of every tensor, hashed."""
+    digest = hashlib.sha256()
+    for name, value in sorted(module.state_dict().items()):
+        flat = value.detach().flatten()
+        ends = torch.cat([flat[:16], flat[-16:]]).float().cpu()
+        digest.update(f"{name} {tuple(value.shape)}".encode() + ends.numpy().tobytes())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,76 @@
+"""The procedural world of rti.lab.scenes as a source: as many pictures with captions, or classes, as one likes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from rti.data.source import Example, Source, check_size
+from rti.errors import InputError
+from rti.lab.scenes import CLASSES, TASKS, batch, class_example, class_of
+from rti.lab.scenes.layout import CANVAS
+
+
+class ScenesSource(Source):
+    """One fresh picture per index, a function of (seed, index). There is nothing to store and nothing to shuffle.
+
+    The task of each is drawn from `tasks`.
+    """
+
+    kind = "text"
+    endless = True
+
+    def __init__(
+        self,
+        size: int | tuple[int, int],
+        seed: int = 0,
+        length: int = 1 << 40,
+        split: str = "train",
+        tasks: tuple[str, ...] = TASKS,
+    ) -> None:
+        height, width = check_size(size)
+        if height != width or (CANVAS % height and height % CANVAS):
+            raise InputError(f"scenes are square, with sides that divide {CANVAS} or are a multiple of it, got {size}")
+        if seed < 0 or length < 1:
+            raise InputError(f"scenes need a seed of at least 0 and at least one picture, got {seed} and {length}")
+        if not tasks or not set(tasks) <= set(TASKS):
+            raise InputError(f"scenes with the tasks {', '.join(tasks)!r}; allowed: {', '.join(TASKS)}")
+        self.size, self.seed, self.length, self.split, self.tasks = height, seed, length, split, tasks
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Example:
+        self.check_index(index)
+        drawn = batch(self.seed, index, 1, self.split, self.size, self.tasks)
+        return Example(torch.from_numpy(drawn.images[0]), drawn.scenes[0].caption, None)
+
+    def captions(self) -> Iterator[str]:
+        raise InputError("scenes are endless: their captions cannot all be read, and are encoded while training")
+
+    def describe(self) -> str:
+        only = "" if self.tasks == TASKS else f", {' and '.join(self.tasks)} only"
+        return f"scenes: pictures with captions drawn from seed {self.seed} at {self.size} x {self.size}{only}"
+
+
+class ClassScenesSource(ScenesSource):
+    """The same world by class: one object per picture, labelled with its colour and shape; `classes` holds the names.
+
+    Every 56 examples show each class once.
+    """
+
+    kind = "labels"
+    classes = list(CLASSES)
+
+    def __init__(self, size: int | tuple[int, int], seed: int = 0, length: int = 1 << 40) -> None:
+        super().__init__(size, seed, length)
+
+    def __getitem__(self, index: int) -> Example:
+        self.check_index(index)
+        image, scene = class_example(self.seed, index, self.size)
+        return Example(torch.from_numpy(image), None, class_of(scene))
+
+    def describe(self) -> str:
+        where = f"drawn from seed {self.seed} at {self.size} x {self.size}"
+        return f"scenes: pictures with labels of {len(self.classes)} classes {where}"

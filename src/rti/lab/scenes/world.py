@@ -1,0 +1,245 @@
+"""The scenes world: seeded scenes with captions and requirements in GenEval's six tasks.
+
+A scene says what a picture shows and what must be true of it; `render` draws it, `detect` reads it back and judges it.
+
+Held out from training, so that composition can be measured (rules on the indices in SHAPES and COLOURS):
+  - pairs: a shape is never seen in colour (3 * shape + 1) mod 8, which is one colour per shape;
+  - triples: "A left of B" (axis 0) and "A above B" (axis 1) when A + 2 B + 3 axis = 0 mod 7, and with each its mirror
+    image ("B right of A", "B below A"), which shows the same picture. That is one triple in seven.
+No training picture shows them either, whether or not its caption mentions colour or position: see `layout`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rti.errors import InputError
+from rti.text.vocabulary import COLOURS, NUMBERS, OPPOSITE, PLURALS, RELATIONS, SHAPES, TEXTURES, article
+
+TASKS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
+SPLITS = ("train", "held-out", "all")
+
+HELD_OUT_PAIRS = frozenset((shape, COLOURS[(3 * index + 1) % len(COLOURS)]) for index, shape in enumerate(SHAPES))
+
+
+def _held_out_triples() -> frozenset[tuple[str, str, str]]:
+    triples = set()
+    for first_index, first in enumerate(SHAPES):
+        for second_index, second in enumerate(SHAPES):
+            for axis, relation in enumerate(("left of", "above")):
+                if first != second and (first_index + 2 * second_index + 3 * axis) % len(SHAPES) == 0:
+                    triples |= {(first, relation, second), (second, OPPOSITE[relation], first)}
+    return frozenset(triples)
+
+
+HELD_OUT_TRIPLES = _held_out_triples()
+
+# How often a caption names what its task does not ask for (colour, texture).
+_NAMED = {
+    "single_object": (0.0, 0.4),
+    "two_object": (0.0, 0.3),
+    "counting": (0.4, 0.2),
+    "colors": (1.0, 0.3),
+    "position": (0.5, 0.15),
+    "color_attr": (1.0, 0.15),
+}
+_PLAIN = 0.5  # share of plain objects; striped and dotted share the rest
+_EVALUATION = 1  # separates the random streams of prompts from those of training batches
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One object of a scene."""
+
+    shape: str
+    colour: str
+    texture: str = "plain"
+
+    def __post_init__(self) -> None:
+        for value, allowed in ((self.shape, SHAPES), (self.colour, COLOURS), (self.texture, TEXTURES)):
+            if value not in allowed:
+                raise InputError(f"unknown {value!r}; allowed: {', '.join(allowed)}")
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """`count` objects of one shape, all of the colour if one is given, each in the position (relation, group)."""
+
+    shape: str
+    count: int
+    colour: str | None = None
+    position: tuple[str, int] | None = None
+
+    def metadata(self) -> dict:
+        """The requirement as an entry of GenEval's metadata."""
+        entry = {"class": self.shape, "count": self.count}
+        if self.colour is not None:
+            entry["color"] = self.colour
+        if self.position is not None:
+            entry["position"] = list(self.position)
+        return entry
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a picture shows, its caption, and what a detector must find (`include`) or not find (`exclude`) in it.
+
+    With a relation there are two objects, and the first stands in that relation to the second.
+    """
+
+    task: str
+    objects: tuple[Thing, ...]
+    relation: str | None
+    caption: str
+    include: tuple[Requirement, ...]
+    exclude: tuple[Requirement, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise InputError(f"unknown task {self.task!r}; allowed: {', '.join(TASKS)}")
+        if not 1 <= len(self.objects) <= 4:
+            raise InputError(f"a scene has 1 to 4 objects, got {len(self.objects)}")
+        if self.relation is not None and (self.relation not in RELATIONS or len(self.objects) != 2):
+            raise InputError(
+                f"relation {self.relation!r} of {len(self.objects)} objects; allowed: {', '.join(RELATIONS)}, of two"
+            )
+
+    def metadata(self) -> dict:
+        """The scene as a line of GenEval's metadata: tag, include, exclude (counting only), prompt."""
+        line = {"tag": self.task, "include": [requirement.metadata() for requirement in self.include]}
+        if self.exclude:
+            line["exclude"] = [requirement.metadata() for requirement in self.exclude]
+        return line | {"prompt": self.caption}
+
+
+def held_out_combinations(scene: Scene) -> tuple[tuple[str, ...], ...]:
+    """The held-out (shape, colour) pairs and (shape, relation, shape) triples of a scene; empty for training scenes."""
+    found = [pair for pair in ((thing.shape, thing.colour) for thing in scene.objects) if pair in HELD_OUT_PAIRS]
+    if scene.relation is not None:
+        triple = (scene.objects[0].shape, scene.relation, scene.objects[1].shape)
+        found += [triple] if triple in HELD_OUT_TRIPLES else []
+    return tuple(found)
+
+
+def sample_scenes(
+    count: int, rng: np.random.Generator, split: str = "train", tasks: Sequence[str] | None = None
+) -> list[Scene]:
+    """Draw scenes, the task of each uniformly from `tasks` (default: all six).
+
+    Split "train" never contains a held-out combination; "held-out" contains one, named in the caption, in every scene
+    of the tasks colors, position and color_attr (its other tasks are as in training); "all" draws from both alike.
+    """
+    _check(split, SPLITS, "split")
+    tasks = TASKS if tasks is None else tuple(tasks)
+    for task in tasks:
+        _check(task, TASKS, "task")
+    if not tasks:
+        raise InputError(f"no task given; allowed: {', '.join(TASKS)}")
+    return [_sample(tasks[task], rng, split) for task in rng.integers(len(tasks), size=count)]
+
+
+def prompts(count: int, seed: int, split: str = "train") -> list[Scene]:
+    """Scenes to evaluate on: the tasks in turn, hence balanced, and always the same for the same arguments."""
+    _check(split, SPLITS, "split")
+    rng = np.random.default_rng([_EVALUATION, seed])
+    return [_sample(TASKS[index % len(TASKS)], rng, split) for index in range(count)]
+
+
+def _check(value: str, allowed: Sequence[str], what: str) -> None:
+    if value not in allowed:
+        raise InputError(f"unknown {what} {value!r}; allowed: {', '.join(allowed)}")
+
+
+def _sample(task: str, rng: np.random.Generator, split: str) -> Scene:
+    name_colour, name_texture = rng.random(2) < _NAMED[task]
+    if task in ("single_object", "colors"):
+        # The task of single objects does not name the colour: a held-out one would not be in the prompt.
+        wanted = "train" if split == "held-out" and task == "single_object" else split
+        things = (_thing(rng, _pair(rng, wanted)),)
+        return _describe(task, things, None, name_colour, name_texture)
+    if task == "counting":
+        things = _alike(rng, "train" if split == "held-out" else split, name_colour, name_texture)
+        return _describe(task, things, None, name_colour, name_texture)
+    if task == "position":
+        first, relation, second = _triple(rng, split)
+        wanted = "train" if split == "held-out" else split
+        things = tuple(_thing(rng, _pair(rng, wanted, shape)) for shape in (first, second))
+        return _describe(task, things, relation, name_colour, name_texture)
+    things = tuple(_thing(rng, pair) for pair in _two_pairs(rng, task, split))
+    return _describe(task, things, None, name_colour, name_texture)
+
+
+def _thing(rng: np.random.Generator, pair: tuple[str, str]) -> Thing:
+    texture = TEXTURES[0] if rng.random() < _PLAIN else TEXTURES[rng.integers(1, len(TEXTURES))]
+    return Thing(*pair, texture)
+
+
+def _pair(rng: np.random.Generator, split: str, shape: str | None = None) -> tuple[str, str]:
+    """A (shape, colour) pair of the split; the shape may be given."""
+    while True:
+        pair = (shape or SHAPES[rng.integers(len(SHAPES))], COLOURS[rng.integers(len(COLOURS))])
+        if split == "all" or (pair in HELD_OUT_PAIRS) == (split == "held-out"):
+            return pair
+
+
+def _two_pairs(rng: np.random.Generator, task: str, split: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Two pairs of different shapes, and where the prompt names the colours, of different colours."""
+    splits = ["train", "train"] if split == "held-out" else [split, split]
+    if split == "held-out" and task == "color_attr":
+        splits[rng.integers(2)] = "held-out"
+    while True:
+        first, second = _pair(rng, splits[0]), _pair(rng, splits[1])
+        if first[0] != second[0] and (task != "color_attr" or first[1] != second[1]):
+            return first, second
+
+
+def _triple(rng: np.random.Generator, split: str) -> tuple[str, str, str]:
+    """A (shape, relation, other shape) triple of the split."""
+    while True:
+        first, second = rng.integers(len(SHAPES), size=2)
+        triple = (SHAPES[first], RELATIONS[rng.integers(len(RELATIONS))], SHAPES[second])
+        if first != second and (split == "all" or (triple in HELD_OUT_TRIPLES) == (split == "held-out")):
+            return triple
+
+
+def _alike(rng: np.random.Generator, split: str, same_colour: bool, same_texture: bool) -> tuple[Thing, ...]:
+    """Two to four things of one shape. What the caption does not name differs between them half of the time."""
+    number = tuple(NUMBERS)[rng.integers(len(NUMBERS))]
+    model = _thing(rng, _pair(rng, split))
+    same_colour, same_texture = np.logical_or((same_colour, same_texture), rng.random(2) < 0.5)
+    things = []
+    for _ in range(number):
+        other = _thing(rng, _pair(rng, split, model.shape))
+        colour = model.colour if same_colour else other.colour
+        things.append(Thing(model.shape, colour, model.texture if same_texture else other.texture))
+    return tuple(things)
+
+
+def _describe(
+    task: str, things: tuple[Thing, ...], relation: str | None, name_colour: bool, name_texture: bool
+) -> Scene:
+    """The scene of these things, with its caption and requirements."""
+
+    def phrase(thing: Thing, number: int = 1) -> str:
+        words = [thing.texture] * bool(name_texture) + [thing.colour] * bool(name_colour)
+        words.append(thing.shape if number == 1 else PLURALS[thing.shape])
+        return " ".join([article(words[0]) if number == 1 else NUMBERS[number], *words])
+
+    def require(thing: Thing, number: int = 1, position: tuple[str, int] | None = None) -> Requirement:
+        return Requirement(thing.shape, number, thing.colour if name_colour else None, position)
+
+    first, number = things[0], len(things)
+    if task == "counting":
+        too_many = (Requirement(first.shape, number + 1),)
+        return Scene(task, things, None, phrase(first, number), (require(first, number),), too_many)
+    if number == 1:
+        return Scene(task, things, None, phrase(first), (require(first),))
+    second = things[1]
+    caption = f"{phrase(first)} {relation or 'and'} {phrase(second)}"
+    if relation is None:
+        return Scene(task, things, None, caption, (require(first), require(second)))
+    # As in GenEval the object that others relate to comes first, as group 0.
+    return Scene(task, things, relation, caption, (require(second), require(first, position=(relation, 0))))

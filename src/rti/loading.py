@@ -1,0 +1,228 @@
+"""Finding and loading a backbone: by preset, from a file or folder in the release's layout, or from the hub."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rti.backbones.base import Backbone
+from rti.backbones.jit import JiT
+from rti.backbones.minit2i import MiniT2I
+from rti.checkpoint import (
+    DTYPES,
+    PICKLES,
+    SAFETENSORS,
+    State,
+    fill,
+    mismatches,
+    read_json,
+    read_state,
+    without_wrapper,
+)
+from rti.errors import InputError, UnsupportedModelError
+from rti.files import first_line, local_path
+from rti.hub import fetch, is_repository_name
+from rti.presets import PRESETS, Preset, find_preset, get_preset, sizes_of
+from rti.shipped import shipped, shipped_name, shipped_names
+
+FAMILIES: dict[str, type[Backbone]] = {family.family: family for family in (MiniT2I, JiT)}
+
+
+def load_backbone(
+    source: str | Path,
+    size: str | None = None,
+    init: str | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+) -> Backbone:
+    """Load a released model.
+
+    `source` is a preset such as "minit2i-b16", a model that ships with rti, a repository on the hub, or a local file or
+    folder in the release's layout. `size` ("b16", "large", ...) chooses where there are several, or tells the size of a
+    file that does not say. With init="random" the preset is built with random weights from `seed` instead, for
+    benchmarks.
+    """
+    if size is not None and not isinstance(size, str):
+        raise InputError(f"size {size!r} is unknown; allowed: a name such as 'b16', or none")
+    if init is not None and not (isinstance(init, str) and init == "random"):
+        raise InputError(f"init {init!r} is unknown; allowed: 'random', or none to load weights")
+    check_device(device)
+    check_dtype(dtype)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise InputError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
+    if init == "random":
+        preset = get_preset(str(source), size)
+        backbone = build(preset.family, preset.sizes)
+        randomise(backbone, seed, dtype)
+        backbone.source = {"source": preset.name, "init": init, "seed": seed}
+    else:
+        path, remembered = _locate(source, size)
+        backbone = _load_path(path, size, dtype)
+        backbone.source = remembered
+    return backbone.to(device).eval()
+
+
+def check_device(device: str | torch.device) -> None:
+    """Refuse a device that is not there, before anything is read."""
+    try:
+        torch.empty(0, device=torch.device(device))
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
+        raise InputError(f"device {str(device)!r} is not usable here: {first_line(error)}") from None
+
+
+def check_dtype(dtype: torch.dtype) -> None:
+    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
+        raise InputError(f"dtype {dtype!r} is not usable; allowed: {', '.join(map(str, DTYPES))}")
+
+
+def build(family: str, sizes: dict[str, Any]) -> Backbone:
+    """A backbone of the given sizes without weights, on the meta device."""
+    module = FAMILIES[family]
+    known = {field.name for field in fields(module.config_type)}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in sizes.items() if key in known}
+    with torch.device("meta"):
+        return module(module.config_type(**values))
+
+
+def randomise(backbone: Backbone, seed: int, dtype: torch.dtype) -> None:
+    """Plausible random weights: none is zero, and activations keep their scale."""
+    generator = torch.Generator().manual_seed(seed)
+    backbone.to(dtype).to_empty(device="cpu")
+    with torch.no_grad():
+        for name, parameter in backbone.named_parameters():
+            if "norm" in name:
+                parameter.uniform_(0.8, 1.2, generator=generator)
+            else:
+                fan_in = parameter[0].numel() if parameter.ndim > 1 else 2500
+                parameter.uniform_(-1.0, 1.0, generator=generator).mul_((3.0 / fan_in) ** 0.5)
+
+
+def _locate(source: str | Path, size: str | None) -> tuple[Path, dict[str, Any]]:
+    """A local path for `source`, and what to remember so that an adapter finds its backbone again."""
+    path = shipped(source) or local_path(source)
+    if path.exists():
+        # A shipped model by its name: the package may lie elsewhere when the adapter is loaded.
+        return path, {"source": shipped_name(path) or str(path.resolve())} | ({"size": size} if size else {})
+    text = str(source)
+    if text.lower() in FAMILIES or find_preset(text) is not None:
+        preset = get_preset(text, size)
+        if preset.hub is None:
+            raise InputError(
+                f"{preset.name} has no hub repository; give the path of its checkpoint-last.pth and "
+                f"size={preset.name.removeprefix(preset.family + '-')!r}, or init='random'"
+            )
+        return _download(*preset.hub), {"source": preset.name}
+    if is_repository_name(text) and path.suffix not in SAFETENSORS + PICKLES:
+        remembered = {"source": text} | ({"size": size} if size else {})
+        family = next((preset.family for preset in PRESETS.values() if preset.hub and preset.hub[0] == text), None)
+        if family is not None and size is None:
+            raise InputError(f"{text} holds several sizes; give one as size=: {', '.join(sizes_of(family))}")
+        if family is not None:
+            return _download(*get_preset(family, size).hub), remembered
+        return _download(text, None), remembered
+    raise InputError(f"{text!r} is no file, folder or preset; presets: {', '.join([*shipped_names(), *PRESETS])}")
+
+
+def _download(repository: str, folder: str | None) -> Path:
+    kinds = ("*.json", "*.safetensors", "*.pth")
+    root = fetch(repository, [f"{folder}/**/{kind}" if folder else kind for kind in kinds])
+    if folder is not None and not (root / folder).is_dir():
+        raise InputError(f"{repository} on the hub has no folder {folder}")
+    return root / folder if folder else root
+
+
+def _load_path(path: Path, size: str | None, dtype: torch.dtype) -> Backbone:
+    if path.is_dir():
+        folder = _folder(path, size)
+        weights, config = _weights(folder), folder / "config.json"
+    else:
+        weights, config = path, path.parent / "config.json"
+    sizes = read_json(config) if config.is_file() else None
+    described = None if sizes is None else _family_of_config(sizes)
+    if sizes is not None and described is None:
+        raise UnsupportedModelError(f"{config} describes none of the supported models ({', '.join(FAMILIES)})")
+    state, settings = read_state(weights)
+    state = without_wrapper(state)
+    family = next((name for name, module in FAMILIES.items() if module.weight_marker in state), None)
+    if family is None:
+        raise UnsupportedModelError(f"{weights} holds none of the supported models ({', '.join(FAMILIES)})")
+    if sizes is not None and described != family:
+        raise InputError(f"{config} describes {described}, but {weights.name} holds {family}")
+    try:
+        backbone = build(family, _sizes(family, state, settings, size, weights) if sizes is None else sizes)
+    except Exception as error:  # values of unknown origin may fail in any way
+        reason = str(error) if isinstance(error, InputError) else first_line(error)
+        raise InputError(f"{config if sizes else weights} is not usable: {reason}") from None
+    fill(backbone, state, dtype, str(weights))
+    if size is not None:
+        _check_size(backbone, get_preset(family, size), str(weights))
+    return backbone
+
+
+def _check_size(backbone: Backbone, wanted: Preset, origin: str) -> None:
+    """Refuse one released size where the user asked for another. A size of the user's own is theirs to name."""
+
+    def sizes(model: Backbone) -> tuple:
+        return model.hidden_size, model.depth, model.patch_size
+
+    fitting = [
+        preset
+        for preset in PRESETS.values()
+        if preset.family == backbone.family and sizes(build(preset.family, preset.sizes)) == sizes(backbone)
+    ]
+    if fitting and wanted not in fitting:
+        raise InputError(f"{origin} is {fitting[0].name}, not {wanted.name}")
+
+
+def _folder(path: Path, size: str | None) -> Path:
+    """The folder with the weights: the given one, its `transformer`, or the one of the wanted size."""
+    for folder in (path / "transformer", path):
+        if (folder / "config.json").is_file() or (folder / "checkpoint-last.pth").is_file():
+            return folder
+    presets = ((find_preset(entry.name), entry) for entry in sorted(path.iterdir()) if entry.is_dir())
+    found = [(preset, entry) for preset, entry in presets if preset is not None]
+    names = ", ".join(preset.name for preset, _ in found)
+    if size is not None and found:
+        found = [(preset, entry) for preset, entry in found if preset == find_preset(preset.family, size)]
+        if not found:
+            raise InputError(f"{path} holds no size {size!r}; it holds {names}")
+    if len(found) > 1:
+        raise InputError(f"{path} holds several sizes ({names}); give one as size=")
+    if found:
+        return _folder(found[0][1], None)
+    raise InputError(
+        f"{path} holds no checkpoint; expected transformer/config.json, config.json or checkpoint-last.pth"
+    )
+
+
+def _weights(folder: Path) -> Path:
+    names = ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors.index.json")
+    names += ("model.safetensors", "model.safetensors.index.json", "checkpoint-last.pth")
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise InputError(f"{folder} holds no weights; expected one of {', '.join(names)}")
+
+
+def _family_of_config(values: dict[str, Any]) -> str | None:
+    return next((name for name, module in FAMILIES.items() if module.config_marker in values), None)
+
+
+def _sizes(family: str, state: State, settings: dict, size: str | None, weights: Path) -> dict[str, Any]:
+    """The sizes of a file that comes without a config: by the name the user gives, the file's, or the shapes."""
+    known = FAMILIES[family].known_sizes(state, settings)
+    name = size or settings.get("model")
+    preset = find_preset(family, name) if isinstance(name, str) else None
+    if preset is not None or size is not None:
+        return (preset or get_preset(family, size)).sizes | known
+    fitting: list[Preset] = []
+    for candidate in PRESETS.values():
+        if candidate.family == family and not mismatches(build(family, candidate.sizes | known).state_dict(), state):
+            fitting.append(candidate)
+    if len(fitting) != 1:
+        raise InputError(f"{weights} does not say its size and has no config.json beside it; give size=")
+    return fitting[0].sizes | known

@@ -1,0 +1,127 @@
+"""The configuration of a region interface."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+from rti.errors import InputError, check_whole
+
+ORDER_NAMES = ("hilbert", "morton", "raster")
+CUT_NAMES = ("gaps", "merge", "fixed")
+CUT_SOURCES = ("features", "estimate")
+INTERFACES = ("learned", "mean")
+POSITIONS = ("average", "centre")
+HIGHEST_RANK = 2**14  # wider than any layer: one from a file could ask for all memory
+
+
+@dataclass(frozen=True)
+class ReductionConfig:
+    """What every reduction shares: the span of blocks it shortens, and the LoRA that fits the trunk to it."""
+
+    name: ClassVar[str]
+
+    core: tuple[int, int]  # first and last block of the core, counted from 0, both included
+    lora_rank: int = 32
+    lora_alpha: int = 32
+    text_regions: bool = False  # whether the text stream can be shortened too, see rti.method.text_regions
+
+    def __post_init__(self):
+        core = self.core
+        whole = isinstance(core, (tuple, list)) and len(core) == 2 and all(_is_whole(block) for block in core)
+        if not whole or not 0 <= core[0] <= core[1]:
+            raise InputError(f"core {core!r} is not usable; allowed: (first, last) with 0 <= first <= last")
+        object.__setattr__(self, "core", (int(core[0]), int(core[1])))
+        for field in ("lora_rank", "lora_alpha"):
+            check_whole(field, getattr(self, field), HIGHEST_RANK)
+        self._check_switch("text_regions")
+
+    def _check_switch(self, field: str) -> None:
+        if not isinstance(getattr(self, field), bool):
+            raise InputError(f"{field} must be true or false, got {getattr(self, field)!r}")
+
+    def _check_choice(self, field: str, allowed: tuple[str, ...]) -> None:
+        if not isinstance(getattr(self, field), str) or getattr(self, field) not in allowed:
+            raise InputError(f"{field} {getattr(self, field)!r} is unknown; allowed: {', '.join(allowed)}")
+
+    def check_fits(self, depth: int) -> None:
+        if self.core[1] >= depth:
+            raise InputError(f"core {self.core} is outside the trunk; allowed: blocks 0 to {depth - 1}")
+
+    @classmethod
+    def training_defaults(cls) -> dict[str, Any]:
+        """What a new run of `rti train` starts with, where it is not the field's own default."""
+        return {}
+
+    @classmethod
+    def own_core(cls, core: tuple[int, int]) -> tuple[int, int]:
+        """The blocks this method shortens by itself, where region tokens have this core."""
+        return core
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"reduction": self.name} | asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> ReductionConfig:
+        if not isinstance(values, dict):
+            raise InputError(f"the values of {cls.__name__} must be a dict, got {values!r}")
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(map(str, set(values) - known))
+        if unknown:
+            raise InputError(
+                f"unknown fields of {cls.__name__}: {', '.join(unknown)}; allowed: {', '.join(sorted(known))}"
+            )
+        if "core" not in values:
+            raise InputError(f"{cls.__name__} needs core, the first and last block of the core")
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class RegionConfig(ReductionConfig):
+    """The region token interface.
+
+    `cuts` is the rule, `cuts_from` what it looks at: the features entering the core (the paper), or the clean image
+    estimated at the sampling step before (ours), which is the caller's to hand over; without one the cuts are fixed.
+    """
+
+    name: ClassVar[str] = "region"
+
+    order: str = "hilbert"
+    cuts: str = "gaps"
+    cuts_from: str = "features"
+    size_prior: float | None = None  # exponent of the size in the cost of `merge`; None: 0.5 for estimate, else 0
+    # What the paper takes away to see what it is worth:
+    interface: str = "learned"  # or "mean": pool by the mean and broadcast the change, nothing of it learned
+    position: str = "average"  # phasors averaged over the region, or those of the patch at its "centre"
+    size_embedding: bool = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        choices = {"order": ORDER_NAMES, "cuts": CUT_NAMES, "cuts_from": CUT_SOURCES}
+        choices |= {"interface": INTERFACES, "position": POSITIONS}
+        for field, allowed in choices.items():
+            self._check_choice(field, allowed)
+        self._check_switch("size_embedding")
+        if self.size_prior is None:
+            object.__setattr__(self, "size_prior", 0.5 if self.cuts_from == "estimate" else 0.0)
+        number = isinstance(self.size_prior, (int, float)) and not isinstance(self.size_prior, bool)
+        if not number or not math.isfinite(self.size_prior) or self.size_prior < 0:
+            raise InputError(f"size_prior must be a finite number of at least 0, got {self.size_prior!r}")
+
+    @classmethod
+    def training_defaults(cls) -> dict[str, Any]:
+        return {"cuts": "merge", "cuts_from": "estimate"}
+
+
+def check_finite(settings: Any) -> None:
+    """Refuse infinity and what is no number, in any field of a dataclass of settings."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        for number in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise InputError(f"{field.name} must be finite, got {value!r}")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,57 @@
+"""Read, core, Write around any grouping of the patches: what our regions and feature similarity share."""
+
+from __future__ import annotations
+
+import torch
+
+from rti.backbones.base import Backbone, Tokens
+from rti.method.config import ReductionConfig
+from rti.method.read import MeanRead, Read, average_phasors, centre_phasors, membership
+from rti.method.reductions.base import Reduction, Span
+from rti.method.write import Broadcast, Write
+
+
+class GroupedReduction(Reduction):
+    """One token per group. A subclass says which group each patch belongs to; no group is empty.
+
+    Identity: with fresh parameters and as many groups as patches, the core runs as if nothing were here.
+    """
+
+    def __init__(
+        self,
+        config: ReductionConfig,
+        backbone: Backbone,
+        learned: bool = True,
+        sizes: bool = True,
+        centred: bool = False,
+    ):
+        super().__init__(config)
+        self.patches, self.hidden_size = backbone.patches, backbone.hidden_size
+        self.phasor_size = backbone.config.head_dim
+        self.learned = learned
+        self.read = Read(backbone.hidden_size, backbone.patches, sizes) if learned else MeanRead()
+        self.write = Write(backbone.hidden_size) if learned else Broadcast()
+        self.grid = backbone.grid if centred else None
+
+    def forward(self, tokens: Tokens, core: Span, budget: int, estimate: torch.Tensor | None = None) -> Tokens:
+        regions = self.regions(tokens, budget, estimate)
+        member = membership(regions, budget)
+        region_tokens = self.read(tokens.image, member)
+        if self.grid is None:
+            phasors = average_phasors(tokens.phasors, member)
+        else:
+            phasors = centre_phasors(tokens.phasors, member, self.grid)
+        after = core(tokens._replace(image=region_tokens, phasors=phasors))
+        image = self.write(tokens.image, after.image - region_tokens, regions)
+        return after._replace(image=image, phasors=tokens.phasors)
+
+    def core_tokens(self, budget: int) -> list[int]:
+        first, last = self.config.core
+        return [budget] * (last - first + 1)
+
+    def flops(self, budget: int) -> float:
+        patches, hidden = self.patches, self.hidden_size
+        position = budget * patches * self.phasor_size if self.grid is None else 0
+        read = budget * patches * hidden + position
+        learned = patches * hidden + (patches + budget) * hidden * hidden if self.learned else 0
+        return 2 * (read + learned)

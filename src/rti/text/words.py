@@ -1,0 +1,62 @@
+"""The scenes world's own text encoder: one learned vector per word. Order and context are left to the backbone."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from rti.errors import InputError
+from rti.text.encoder import WORDS
+from rti.text.vocabulary import VOCABULARY, encode
+
+
+class WordEncoder(nn.Module):
+    """Captions in the world's vocabulary -> states (B, T, C) and mask (B, T)."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.embedding = nn.Embedding(len(VOCABULARY), width)
+
+    def forward(self, prompts: Sequence[str], length: int, lenient: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """Unknown words are an error; with `lenient` they are left out, and a warning names them."""
+        return self.embed(self.ids(prompts, length, lenient))
+
+    def ids(self, prompts: Sequence[str], length: int, lenient: bool = False) -> torch.Tensor:
+        """The words of captions as ids (B, T), 0 for no word."""
+        if lenient:
+            encoded, unknown = zip(*(encode(prompt, length, lenient=True) for prompt in prompts), strict=True)
+            words = dict.fromkeys(word for some in unknown for word in some)
+            if words:
+                warnings.warn(f"unknown words left out: {', '.join(words)}", stacklevel=3)
+        else:
+            encoded = [encode(prompt, length) for prompt in prompts]
+        return torch.stack([torch.from_numpy(some) for some in encoded]).to(self.embedding.weight.device)
+
+    def embed(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Word ids (B, T), 0 for no word -> states (B, T, C) and mask (B, T)."""
+        return self.embedding(ids), ids != 0
+
+    def save_pretrained(self, folder: str | Path, values: dict[str, torch.Tensor] | None = None) -> None:
+        """Write it to a folder; `values` are its tensors where they are not its own, such as an average's."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {name: value.detach().contiguous() for name, value in (values or self.state_dict()).items()}
+        save_file(state, folder / "model.safetensors")
+        config = {"kind": WORDS, "width": self.embedding.embedding_dim, "words": list(VOCABULARY)}
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> WordEncoder:
+        folder = Path(folder)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if config.get("kind") != WORDS or tuple(config.get("words", ())) != VOCABULARY:
+            raise InputError(f"{folder} was made for another vocabulary than this version of rti has")
+        encoder = cls(config["width"])
+        encoder.load_state_dict(load_file(folder / "model.safetensors"))
+        return encoder.eval().requires_grad_(False)
