@@ -89,7 +89,7 @@ MUTANTS = [
     Mutant(
         "detach forgets to unmerge",
         "core.py",
-        "        self.unmerge()\n        lora.remove",
+        "        self.unfuse()\n        lora.remove",
         "        lora.remove",
         "attach",
         "detaching",

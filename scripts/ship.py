@@ -42,8 +42,8 @@ tags: [region-tokens, rti, {family}]
 A small {family} backbone ({parameters:.1f} M parameters, {patches} patches) with its region token adapter, trained from
 scratch for [region-tokens](https://pypi.org/project/region-tokens/). It draws the *scenes* world and nothing else.
 
-- **Data:** the procedural world of `rti.lab.scenes`: shapes in colours and textures on plain or graded backgrounds{data}.
-  Nothing is downloaded, nothing is anyone's work.
+- **Data:** the procedural world of `rti.lab.scenes`: shapes in colours and textures on plain or graded
+  backgrounds{data}. Nothing is downloaded, nothing is anyone's work.
 - **Recipe:** `docs/default.md` in the repository has the exact commands. {seen}
 - **Licence:** Apache-2.0, weights and code.
 - **Limits:** 64 x 64 pictures of that world; {limits}.

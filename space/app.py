@@ -4,6 +4,6 @@ from rti.pipeline import Pipeline
 from rti.web.page import build_page, first_prompt, launch
 from rti.web.studio import Studio
 
-studio = Studio(Pipeline.from_pretrained("scenes", merge=False))
+studio = Studio(Pipeline.from_pretrained("scenes", fuse=False))
 studio.warm_up(first_prompt(studio))
 launch(build_page(studio), host=None)  # a Space says where to listen, by GRADIO_SERVER_NAME

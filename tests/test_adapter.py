@@ -143,12 +143,12 @@ def test_the_files_and_their_keys_are_exact(model, folder, family, source):
 
 def test_a_merged_model_saves_the_same(model, folder, tmp_path):
     before = snapshot(model)
-    model.merge()
+    model.fuse()
     model.save_pretrained(tmp_path / "merged")
     for name in FILES:
         assert (tmp_path / "merged" / name).read_bytes() == (folder / name).read_bytes(), name
-    assert model.merged
-    assert_same_state(model.unmerge(), before)
+    assert model.fused
+    assert_same_state(model.unfuse(), before)
 
 
 def test_a_users_lora_is_not_saved(source, tmp_path, family):

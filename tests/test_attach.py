@@ -122,10 +122,10 @@ def train(model: rti.ElasticModel, inputs) -> None:
 
 def train_and_merge(model: rti.ElasticModel, inputs) -> None:
     train(model, inputs)
-    model.merge()
+    model.fuse()
 
 
-USES = [lambda model, inputs: None, lambda model, inputs: model.merge(), train, train_and_merge]
+USES = [lambda model, inputs: None, lambda model, inputs: model.fuse(), train, train_and_merge]
 
 
 @pytest.mark.parametrize("use", USES, ids=["unused", "merged", "trained", "trained and merged"])
@@ -168,7 +168,7 @@ def test_a_with_block_detaches_at_its_end_and_after_an_exception(backbone, input
         assert isinstance(model, rti.ElasticModel)
     assert traces(backbone)["classes"] == before
     with pytest.raises(ZeroDivisionError), fresh(backbone) as model:
-        model.merge()
+        model.fuse()
         raise ZeroDivisionError
     assert traces(backbone)["classes"] == before
     assert_same_state(backbone, state)
@@ -190,7 +190,7 @@ def test_a_detached_model_says_so_when_it_is_used(backbone, inputs, tmp_path):
     for use in (
         lambda: model(*inputs, budget=8),
         lambda: model.regions(*inputs, budget=8),
-        lambda: model.merge(),
+        lambda: model.fuse(),
         lambda: model.save_pretrained(tmp_path),
     ):
         with refused("detached"):
@@ -440,18 +440,18 @@ def test_the_rank_and_alpha_of_the_config_are_those_of_the_lora(backbone, inputs
 def test_merging_changes_nothing_but_the_speed_and_unmerging_is_exact(backbone, inputs):
     model = trained(backbone)
     state, expected = snapshot(model), model(*inputs, budget=20)
-    assert model.merge() is model
-    assert model.merged
+    assert model.fuse() is model
+    assert model.fused
     once = snapshot(model)
     folded = {name.replace(".base_layer", ""): value for name, value in state.items() if ".base_layer" in name}
     assert any(not torch.equal(once[name], value) for name, value in folded.items())
     assert not [name for name in once if "lora_" in name]  # nothing of PEFT is left in the way
     assert_close(model(*inputs, budget=20), expected)
-    model.merge()
+    model.fuse()
     assert_same_state(model, once)  # twice is once
-    assert model.unmerge() is model
-    assert not model.merged
-    model.unmerge()
+    assert model.unfuse() is model
+    assert not model.fused
+    model.unfuse()
     assert_same_state(model, state)
     assert torch.equal(model(*inputs, budget=20), expected)
 
@@ -462,16 +462,16 @@ def test_the_dense_backbone_is_at_hand(backbone, inputs, merged):
     frozen = backbone.requires_grad_(False)(*inputs)  # torch multiplies weights that train in another order
     model = trained(backbone)
     if merged:
-        model.merge()
+        model.fuse()
     state, expected = snapshot(model), model(*inputs, budget=20)
     with model.dense() as dense:
         assert torch.equal(dense(*inputs), frozen)
-    assert model.merged == merged
+    assert model.fused == merged
     assert_same_state(model, state)
     assert torch.equal(model(*inputs, budget=20), expected)
     with pytest.raises(ZeroDivisionError), model.dense():
         raise ZeroDivisionError
-    assert model.merged == merged
+    assert model.fused == merged
     assert torch.equal(model(*inputs, budget=20), expected)
 
 
@@ -508,14 +508,14 @@ def test_a_users_lora_stays_active(backbone, inputs, wrap):
 
     model = fresh(user)
     assert_close(model(*inputs, budget=64), theirs)
-    model.merge()
+    model.fuse()
     assert_close(model(*inputs, budget=64), theirs)
-    model.unmerge()
+    model.unfuse()
 
     randomise_trainable(model)
     with model.dense() as dense:
         assert_close(dense(*inputs), theirs)
-    model.merge()
+    model.fuse()
     with model.dense() as dense:
         assert_close(dense(*inputs), theirs)
 
@@ -573,7 +573,7 @@ def test_a_users_adapter_of_any_kind_stays_active_and_stays_whole(kind):
     assert (theirs - plain).abs().max() > 1e-2
     model = fresh(backbone)
     assert_close(model(*inputs, budget=64), theirs)
-    assert_close(model.merge()(*inputs, budget=64), theirs)
+    assert_close(model.fuse()(*inputs, budget=64), theirs)
     with model.dense() as dense:
         assert torch.equal(dense(*inputs), theirs)
     model.detach()

@@ -28,7 +28,7 @@ def attached(family: str, reduction: str = "region", **settings) -> tuple[rti.Ba
     dense = make_backbone(family)
     text = {"text_regions": True} if family == "minit2i" else {}
     config = REDUCTIONS[reduction][0](core=CORE, **text, **settings)
-    return dense, rti.attach(twin(dense), config).merge(keep=False).eval()
+    return dense, rti.attach(twin(dense), config).fuse(keep=False).eval()
 
 
 # The count.
@@ -164,7 +164,7 @@ def test_twins_share_their_weights_and_only_one_of_them_is_attached():
 def test_a_model_merged_for_good_says_so():
     _, model = attached("minit2i")
     with refused("keep=False", "load it again"):
-        model.unmerge()
+        model.unfuse()
     with refused("keep=False"), model.dense():
         pass
 

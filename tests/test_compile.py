@@ -49,7 +49,7 @@ def assert_compiles(model, budgets, recompilations, backend="eager", **options):
 
 
 def test_gaps_compile_once_for_many_budgets_and_a_share_is_refused_at_once():
-    model = small_model("minit2i", FEW_BLOCKS).merge()  # as a pipeline runs it
+    model = small_model("minit2i", FEW_BLOCKS).fuse()  # as a pipeline runs it
     compiled, inputs = assert_compiles(model, (16, 7, 33, 24, 63), recompilations=0)
     start = time.perf_counter()
     with pytest.raises(Exception, match="give the budget as a whole number"), torch.no_grad():
@@ -71,13 +71,13 @@ def test_merge_from_an_estimate_compiles_around_its_tree():
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for the CPU with g++")
 def test_the_compiled_code_gives_the_same_images():
     """frame_count is not the number of compilations here: inductor's first one may trace twice."""
-    assert_compiles(small_model("jit", ONE_BLOCK).merge(), (16, 7, 33), recompilations=1, backend="inductor")
+    assert_compiles(small_model("jit", ONE_BLOCK).fuse(), (16, 7, 33), recompilations=1, backend="inductor")
 
 
 @torch.no_grad()
 def test_compiled_blocks_share_their_graphs_at_every_budget():
     backbone = make_backbone("minit2i")
-    model = randomise_trainable(rti.attach(backbone, rti.RegionConfig(core=CORE, lora_rank=2))).eval().merge()
+    model = randomise_trainable(rti.attach(backbone, rti.RegionConfig(core=CORE, lora_rank=2))).eval().fuse()
     inputs, budgets = make_inputs(backbone), (16, 7, 33, 24)
     expected = [model(*inputs, budget=budget) for budget in budgets]
     counter = CompileCounterWithBackend("eager")

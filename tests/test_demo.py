@@ -21,7 +21,7 @@ def test_the_prompts_are_in_the_vocabulary():
 
 
 def test_every_row_has_the_same_prompts_and_noise_and_its_own_regions(models):
-    pipe = rti.Pipeline.from_pretrained("scenes", merge=False)
+    pipe = rti.Pipeline.from_pretrained("scenes", fuse=False)
     rows = run_demo(pipe, (16, 4), PROMPTS[:2], steps=2, seed=3, passes=1, accuracies={None: 0.5, 4: 0.25})
     assert [row.budget for row in rows] == [None, 16, 4]
     assert [row.title.split("\n")[0] for row in rows] == ["dense", "R = 16", "R = 4"]

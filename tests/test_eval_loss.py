@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from rti.evaluation import evaluate_loss
 
 import rti
 from rti.data import Order, open_data
+from rti.lab.loss import evaluate_loss
 from rti.training.draws import DrawSettings, draw
 from test_cli import run, run_json
 from test_train_command import pictures as pictures

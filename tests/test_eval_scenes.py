@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rti.evaluation import evaluate_scenes
 
 import rti
 from rti.cli import main
 from rti.lab import scenes
-from rti.lab.scenes.evaluation import noise_generator
+from rti.lab.scenes.evaluation import evaluate_scenes, noise_generator
 from rti.text.words import WordEncoder
 from tiny import CORE, DATA, assert_same_state, make_backbone, randomise_trainable, refused, save_scenes_model, snapshot
 
@@ -178,7 +177,7 @@ def test_budgets_share_prompts_and_noise_and_are_compared_with_dense_in_pairs(ba
     monkeypatch.setattr(
         rti.ElasticModel,
         "forward",
-        lambda self, x, *args, **kw: seen.append((x, self.merged)) or elastic(self, x, *args, **kw),
+        lambda self, x, *args, **kw: seen.append((x, self.fused)) or elastic(self, x, *args, **kw),
     )
     results = evaluate_scenes(model, spell, budgets=[16, None, 0.5], **QUICK, batch=18)
     assert [result.budget for result in results] == [16, None, 32]
@@ -208,12 +207,12 @@ def test_dense_is_the_frozen_backbone_without_the_adapter(release, adapter):
 def test_a_model_is_left_as_it_was(adapter, merged):
     model = rti.load(adapter)
     if merged:
-        model.merge()
+        model.fuse()
     before = snapshot(model)
     with torch.no_grad():
         encoder = WordEncoder(12)
     evaluate_scenes(model, encoder, budgets=[8, None], **QUICK | dict(images=6))
-    assert model.merged == merged
+    assert model.fused == merged
     assert_same_state(model, before)
 
 
@@ -412,7 +411,7 @@ def test_an_adapter_with_another_setting_is_another_model(capsys, release, adapt
 
 def test_a_model_merged_for_good_can_be_evaluated(release, adapter):
     pipe = rti.Pipeline.from_pretrained(release, adapter=adapter)
-    pipe.elastic.merge(keep=False)
+    pipe.elastic.fuse(keep=False)
     assert len(evaluate_scenes(pipe, budgets=[16], images=6, steps=1, progress=False)) == 1
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rti.evaluation import evaluate_scenes
 
 import rti
 from forks import Forked
@@ -25,7 +24,7 @@ from rti.lab.pictures.generation import Generation, GenerationSettings, Shard, p
 from rti.lab.pictures.prompts import open_prompts
 from rti.lab.pictures.scorers.geneval import GenEvalScorer, SceneDetector
 from rti.lab.pictures.scorers.results import score_folder
-from rti.lab.scenes.evaluation import noise_generator
+from rti.lab.scenes.evaluation import evaluate_scenes, noise_generator
 from scorer_models import LINES, write_lines
 from tiny import CORE, DATA, randomise_trainable, refused, save_scenes_model
 
@@ -49,7 +48,7 @@ def adapter(release, tmp_path_factory):
 
 @pytest.fixture
 def pipe(adapter):
-    return rti.Pipeline.from_pretrained(adapter, merge=False)
+    return rti.Pipeline.from_pretrained(adapter, fuse=False)
 
 
 def settings(**changes):
@@ -97,7 +96,7 @@ def test_seeds_are_one_per_picture_and_those_of_rti_eval_scenes():
 
 def test_a_generation_of_scenes_is_judged_like_rti_eval_scenes(tmp_path):
     """The same prompts, noise and detector: verdicts agree, although pictures were rounded and written to files."""
-    pipe = rti.Pipeline.from_pretrained("scenes", merge=False)
+    pipe = rti.Pipeline.from_pretrained("scenes", fuse=False)
     prompts = open_prompts("scenes", 12, seed=7)
     Generation(pipe, prompts, tmp_path, GenerationSettings(steps=3, guidance=1.0, seed=7)).run(batch=12, progress=False)
     [expected] = evaluate_scenes(pipe, images=12, seed=7, steps=3, guidance=1.0, progress=False)
@@ -140,7 +139,7 @@ def test_the_lora_is_folded_in_for_a_budget_and_left_out_of_dense(pipe, release,
     dense = Generation(pipe, prompts, tmp_path / "dense", QUICK)
     dense.run(progress=False)
     Generation(pipe, prompts, tmp_path / "full", settings(budget=64)).run(progress=False)
-    assert not pipe.elastic.merged
+    assert not pipe.elastic.fused
     plain = rti.Pipeline.from_pretrained(release)
     Generation(plain, prompts, tmp_path / "plain", QUICK).run(progress=False)
     for index in range(4):
@@ -306,7 +305,7 @@ def test_other_prompts_or_weights_are_refused_and_other_versions_are_warned_of(p
     randomise_trainable(pipe.elastic, seed=1)
     with refused("weights"):
         Generation(pipe, prompts, tmp_path, QUICK)
-    fresh = rti.Pipeline.from_pretrained(adapter, merge=True)  # folded in or not, they are the same weights
+    fresh = rti.Pipeline.from_pretrained(adapter, fuse=True)  # folded in or not, they are the same weights
     Generation(fresh, prompts, tmp_path, QUICK)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     manifest["versions"]["torch"] = "1.0"
@@ -467,7 +466,7 @@ KILLED += ["--budget", "64", "--batch", "4", "--seed", "3"]
 @pytest.fixture(scope="module")
 def start():
     """The command in a process of its own, forked so that nothing has to be imported or loaded again."""
-    shipped = rti.Pipeline.from_pretrained("scenes", merge=False)
+    shipped = rti.Pipeline.from_pretrained("scenes", fuse=False)
 
     def start(folder, rank=0, world=1):
         def command():

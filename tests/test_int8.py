@@ -42,7 +42,7 @@ def test_an_attached_model_runs_in_int8_once_its_lora_is_folded_in():
     inputs = make_inputs(model.backbone)
     with refused("LoRA", "merge()"):
         quantise(model.backbone)
-    expected = model.merge()(*inputs, budget=16)
+    expected = model.fuse()(*inputs, budget=16)
     with quantise(model.backbone):
         close = model(*inputs, budget=16)
     assert 1e-5 < (close - expected).norm() / expected.norm() < 0.1

@@ -9,8 +9,8 @@ import typer
 
 from rti.cli import app
 from rti.method.reductions import REDUCTIONS
+from rti.parsing import parse_arguments
 from rti.training.config import TrainConfig
-from rti.training.parsing import parse_arguments
 
 PAGE = Path(__file__).parent.parent / "docs" / "paper.md"
 COMMANDS = sorted({" ".join(text.split()) for text in re.findall(r"`(rti [^`]+)`", PAGE.read_text(encoding="utf-8"))})

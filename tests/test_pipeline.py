@@ -145,13 +145,13 @@ def test_an_adapter_knows_its_backbone_and_is_merged(adapter, release, elastic):
     for pipe in (
         elastic,
         rti.Pipeline.from_pretrained(release, adapter=adapter),
-        rti.Pipeline.from_pretrained(str(release), adapter=str(adapter), merge=False),
+        rti.Pipeline.from_pretrained(str(release), adapter=str(adapter), fuse=False),
     ):
         assert isinstance(pipe.model, rti.ElasticModel)
         with torch.no_grad():
             assert_close(pipe.model(x, t, condition, budget=9), expected(x, t, condition, budget=9))
-    assert not pipe.model.merged
-    assert elastic.model.merged
+    assert not pipe.model.fused
+    assert elastic.model.fused
     merged, unmerged = (
         p("a cube", generator=seeds(0), **QUICK).images for p in (rti.Pipeline.from_pretrained(adapter), pipe)
     )
@@ -336,14 +336,14 @@ def test_a_budget_may_be_any_of_the_words_of_the_command_line(elastic, pipe):
 
 @pytest.mark.parametrize("merge", [False, True])
 def test_dense_is_the_plain_backbones_pipeline(adapter, pipe, merge):
-    elastic = rti.Pipeline.from_pretrained(adapter, merge=merge)
+    elastic = rti.Pipeline.from_pretrained(adapter, fuse=merge)
     before = elastic("a cube", generator=seeds(0), budget=9, **QUICK).images
     pipe.backbone.requires_grad_(False)  # torch multiplies weights that train in another order
     expected = pipe("a cube", generator=seeds(0), **QUICK).images
     assert torch.equal(elastic("a cube", generator=seeds(0), dense=True, **QUICK).images, expected)
     assert torch.equal(pipe("a cube", generator=seeds(0), dense=True, **QUICK).images, expected)
     assert torch.equal(elastic("a cube", generator=seeds(0), budget=9, **QUICK).images, before)
-    assert elastic.model.merged == merge
+    assert elastic.model.fused == merge
 
 
 @pytest.mark.parametrize(("family", "source"), [("minit2i", "features"), ("minit2i", "estimate"), ("jit", "estimate")])
@@ -508,7 +508,7 @@ def test_a_call_that_cannot_be_is_refused_before_the_first_step(elastic, call, f
     options = QUICK | call | dict(callback_on_step_end=lambda *_: pytest.fail("a step was taken"))
     with refused(*fragments):
         elastic(**options)
-    assert elastic.model.merged  # whatever was switched for the call is switched back
+    assert elastic.model.fused  # whatever was switched for the call is switched back
 
 
 @pytest.mark.parametrize(
@@ -551,7 +551,7 @@ def test_a_callback_that_raises_stops_and_leaves_the_pipeline_usable(elastic):
         with pytest.raises(Stop):
             elastic("a cube", dense=dense, callback_on_step_end=stop, **QUICK)
     assert steps == [(elastic, 0, 0.0, (1, 3, 32, 32), (1, 3, 32, 32))] * 2
-    assert elastic.model.merged
+    assert elastic.model.fused
     assert_same_state(elastic.model, state)
     assert torch.equal(elastic("a cube", generator=seeds(0), budget=9, **QUICK).images, expected)
 
@@ -580,19 +580,19 @@ def test_what_was_merged_moves_along_when_it_is_needed(elastic):
     elastic.to("meta")
     with elastic.model.dense() as backbone:
         assert {parameter.device.type for parameter in backbone.parameters()} == {"meta"}
-    elastic.model.unmerge()
+    elastic.model.unfuse()
     assert {parameter.device.type for parameter in elastic.model.parameters()} == {"meta"}
 
 
 def test_the_original_weights_are_kept_in_the_hosts_memory(elastic, monkeypatch):
-    model = elastic.model.unmerge()
+    model = elastic.model.unfuse()
     moved = []
     original = torch.Tensor.to
     monkeypatch.setattr(
         torch.Tensor, "to", lambda self, *args, **rest: moved.append((args, rest)) or original(self, *args, **rest)
     )
-    model.merge()
-    layers = sum(len(layer.original) for layer in model._merged)
+    model.fuse()
+    layers = sum(len(layer.original) for layer in model._fused)
     assert moved.count((("cpu",), {"copy": True})) == layers > 0
 
 

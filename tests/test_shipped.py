@@ -107,7 +107,7 @@ def test_a_name_stands_for_backbone_adapter_and_both(models):
     assert_same_state(model, snapshot(expected))
     assert rti.load("scenes/adapter-gaps").config.cuts == "gaps"
     pipe = rti.Pipeline.from_pretrained("scenes")
-    assert pipe.elastic.merged
+    assert pipe.elastic.fused
     pictures = pipe(PROMPT, generator=noise(), budget=8, **QUICK).images
     dense = pipe(PROMPT, generator=noise(), dense=True, **QUICK).images
     plain = rti.Pipeline.from_pretrained(models / "scenes")

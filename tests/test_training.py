@@ -6,10 +6,11 @@ import pytest
 import torch
 
 import rti
+from rti.parsing import parse_arguments
 from rti.training.average import MovingAverage
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial, ElasticObjective, blur, draw_dial
-from rti.training.parsing import check_unchanged, parse_arguments, write_settings
+from rti.training.settings import check_unchanged, write_settings
 from rti.training.state import save_checkpoint
 from tiny import make_backbone, make_condition, refused
 

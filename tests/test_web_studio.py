@@ -25,7 +25,7 @@ PROMPT = "a red star left of a blue circle"
 def studio(made):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shipped, "MODELS", made)
-        return Studio(Pipeline.from_pretrained("scenes", merge=False))
+        return Studio(Pipeline.from_pretrained("scenes", fuse=False))
 
 
 def frames_of(studio: Studio, request: Request) -> list:

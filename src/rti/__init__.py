@@ -15,7 +15,7 @@ _PUBLIC = {
     "RegionConfig": "rti.method.config",
     "attach": "rti.elastic",
     "ElasticModel": "rti.elastic",
-    "load": "rti.adapter",
+    "load": "rti.elastic",
     "Pipeline": "rti.pipeline",
     "euler": "rti.sampling",
     "heun": "rti.sampling",
@@ -45,9 +45,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from rti.adapter import load
     from rti.backbones import Backbone
-    from rti.elastic import ElasticModel, attach
+    from rti.elastic import ElasticModel, attach, load
     from rti.errors import InputError
     from rti.loading import load_backbone
     from rti.method.config import RegionConfig

@@ -13,9 +13,9 @@ import os
 import shutil
 import tempfile
 from copy import copy
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
@@ -23,15 +23,16 @@ from safetensors.torch import save_file
 from rti import __version__
 from rti.backbones.base import Backbone
 from rti.checkpoint import State, read_json, read_state, require_match
-from rti.elastic import ElasticModel, attach
 from rti.errors import InputError
 from rti.files import in_one_line, local_path
 from rti.hub import fetch, is_repository_name
-from rti.loading import load_backbone
 from rti.lora import ADAPTER
 from rti.method.config import ReductionConfig
 from rti.method.reductions import config_from_dict
 from rti.shipped import find_shipped, shipped, shipped_name
+
+if TYPE_CHECKING:
+    from rti.elastic import ElasticModel
 
 CONFIG, INTERFACE, LORA = "rti_config.json", "interface.safetensors", "adapter_model.safetensors"
 PEFT_PREFIX = "base_model.model."  # what PEFT puts before the names of a wrapped model
@@ -76,75 +77,77 @@ def save(model: ElasticModel, folder: str | Path, values: dict[str, torch.Tensor
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def load(
-    folder: str | Path,
-    backbone: Backbone | str | Path | None = None,
-    dtype: torch.dtype = torch.float32,
-    device: str | torch.device = "cpu",
-) -> ElasticModel:
-    """Load an adapter from a folder, the hub, or by the name of a shipped model, and attach it to its backbone.
+@dataclass(frozen=True)
+class Stored:
+    """An adapter's folder: its reduction, and what it knows of its backbone (family, source and sizes)."""
 
-    The folder knows where its backbone came from; `backbone` says otherwise, as a module or as a source.
-    """
-    path = _adapter_folder(folder)
-    config, origin = read_config(path)
-    if backbone is None:
-        # The backbone of a shipped adapter lies beside it, wherever it lay in training.
-        source = origin.get("source") if shipped_name(path) is None else {"source": str(path.parent)}
+    path: Path
+    config: ReductionConfig
+    origin: dict[str, Any]
+
+    @classmethod
+    def open(cls, source: str | Path) -> Stored:
+        """A folder, a repository on the hub, or the name of a shipped model."""
+        path = adapter_folder(source)
+        if path is None:
+            raise InputError(f"{source} holds no adapter; expected a folder or a hub repository with {CONFIG}")
+        values = read_json(path / CONFIG)
+        values.pop("rti_version", None)
+        origin = values.pop("backbone", None)
+        return cls(path, config_from_dict(values), origin if isinstance(origin, dict) else {})
+
+    def backbone_source(self) -> dict[str, Any]:
+        """What `load_backbone` finds the backbone by. That of a shipped adapter lies beside it."""
+        source = self.origin.get("source") if shipped_name(self.path) is None else {"source": str(self.path.parent)}
         if not _is_source(source):
-            raise InputError(f"{path / CONFIG} does not say where its backbone is; give it as backbone=")
+            raise InputError(f"{self.path / CONFIG} does not say where its backbone is; give it as backbone=")
         home = find_shipped(source["source"])  # a name that was stored is never a folder of the user's
-        source = source if home is None else source | {"source": str(home)}
-        backbone = load_backbone(**source, dtype=dtype, device=device)
-    elif not isinstance(backbone, torch.nn.Module):
-        backbone = load_backbone(backbone, dtype=dtype, device=device)
-    _check_backbone(backbone, origin, path)
-    weights = _read_weights(path)
-    _check_rank(weights[0], config, path)
+        return source if home is None else source | {"source": str(home)}
 
-    model = attach(backbone, config)
-    try:
-        _put_weights(model, *weights, path)
-    except InputError:
-        model.detach()
-        raise
-    return model.eval()
+    def check_backbone(self, backbone: torch.nn.Module) -> None:
+        """Refuse a backbone of another family or other sizes."""
+        inner = backbone.get_base_model() if hasattr(backbone, "get_base_model") else backbone
+        if not isinstance(inner, Backbone) or not self.origin:
+            return  # attach says what is wrong with it
+        path, origin, sizes = self.path, self.origin, json.loads(json.dumps(asdict(inner.config)))
+        if inner.family != origin.get("family"):
+            raise InputError(f"{path} was made for {origin.get('family')}, but the backbone is {inner.family}")
+        if not isinstance(origin.get("sizes"), dict):
+            raise InputError(f"{path / CONFIG} does not say the sizes of its backbone")
+        for name in ("hidden_size", "patch_size", "image_size", "input_size", "depth", "depth_double"):
+            theirs = origin["sizes"].get(name)
+            if name in sizes and sizes[name] != theirs:
+                raise InputError(f"{path} was made for {name} {theirs}, the backbone has {sizes[name]}")
+
+    def weights(self) -> tuple[State, State]:
+        """LoRA and interface. A rank that is not the config's is refused before a LoRA of that rank is made."""
+        lora, interface = read_state(self.path / LORA)[0], read_state(self.path / INTERFACE)[0]
+        ranks = {value.shape[0] for key, value in lora.items() if ".lora_A." in key and value.ndim}
+        if ranks and self.config.lora_rank not in ranks:
+            given = f"lora_rank is {self.config.lora_rank} in {self.path / CONFIG}"
+            raise InputError(f"{self.path / LORA} has rank {max(ranks)}, but {given}")
+        return {key.removeprefix(PEFT_PREFIX): value for key, value in lora.items()}, interface
+
+    def put(self, model: ElasticModel, weights: tuple[State, State]) -> None:
+        """Give an attached model these weights; its parameters must have the same names and shapes."""
+        from peft import set_peft_model_state_dict
+
+        lora, interface = weights
+        require_match(_lora_state(model.backbone, prefix=""), lora, str(self.path / LORA))
+        require_match(model.reduction.state_dict(), interface, str(self.path / INTERFACE))  # before anything changes
+        set_peft_model_state_dict(model.backbone, lora, adapter_name=ADAPTER)
+        self.put_interface(model.reduction, interface)
+
+    def put_interface(self, reduction: torch.nn.Module, interface: State) -> None:
+        """Give a reduction its own weights, without the LoRA."""
+        require_match(reduction.state_dict(), interface, str(self.path / INTERFACE))
+        reduction.load_state_dict(interface)
 
 
 def load_weights(model: ElasticModel, folder: str | Path) -> None:
     """Give an attached model the weights of an adapter whose parameters have the same names and shapes."""
-    path = _adapter_folder(folder)
-    _put_weights(model, *_read_weights(path), path)
-
-
-def _read_weights(path: Path) -> tuple[State, State]:
-    """LoRA and interface of an adapter's folder."""
-    lora, interface = read_state(path / LORA)[0], read_state(path / INTERFACE)[0]
-    return {key.removeprefix(PEFT_PREFIX): value for key, value in lora.items()}, interface
-
-
-def _check_rank(lora: State, config: ReductionConfig, path: Path) -> None:
-    """Refuse a config whose rank is not that of the weights, before a LoRA of that rank is made."""
-    ranks = {value.shape[0] for key, value in lora.items() if ".lora_A." in key and value.ndim}
-    if ranks and config.lora_rank not in ranks:
-        raise InputError(f"{path / LORA} has rank {max(ranks)}, but lora_rank is {config.lora_rank} in {path / CONFIG}")
-
-
-def _put_weights(model: ElasticModel, lora: State, interface: State, path: Path) -> None:
-    require_match(_lora_state(model.backbone, prefix=""), lora, str(path / LORA))
-    require_match(model.reduction.state_dict(), interface, str(path / INTERFACE))
-    from peft import set_peft_model_state_dict
-
-    set_peft_model_state_dict(model.backbone, lora, adapter_name=ADAPTER)
-    model.reduction.load_state_dict(interface)
-
-
-def read_config(folder: Path) -> tuple[ReductionConfig, dict[str, Any]]:
-    """The reduction of an adapter's folder, and what is known of its backbone: family, source and sizes."""
-    values = read_json(folder / CONFIG)
-    values.pop("rti_version", None)
-    origin = values.pop("backbone", None)
-    return config_from_dict(values), origin if isinstance(origin, dict) else {}
+    stored = Stored.open(folder)
+    stored.put(model, stored.weights())
 
 
 def _is_source(value: Any) -> bool:
@@ -176,13 +179,6 @@ def adapter_folder(source: str | Path) -> Path | None:
         return None
 
 
-def _adapter_folder(source: str | Path) -> Path:
-    path = adapter_folder(source)
-    if path is None:
-        raise InputError(f"{source} holds no adapter; expected a folder or a hub repository with {CONFIG}")
-    return path
-
-
 def push(
     model: ElasticModel, repository: str, private: bool = False, message: str = "Upload region token adapter"
 ) -> str:
@@ -193,21 +189,6 @@ def push(
         save(model, folder)
         api.create_repo(repository, private=private, exist_ok=True)
         return str(api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message))
-
-
-def _check_backbone(backbone: torch.nn.Module, origin: dict[str, Any], path: Path) -> None:
-    inner = backbone.get_base_model() if hasattr(backbone, "get_base_model") else backbone
-    if not isinstance(inner, Backbone) or not origin:
-        return  # attach says what is wrong with it
-    sizes = json.loads(json.dumps(asdict(inner.config)))
-    if inner.family != origin.get("family"):
-        raise InputError(f"{path} was made for {origin.get('family')}, but the backbone is {inner.family}")
-    if not isinstance(origin.get("sizes"), dict):
-        raise InputError(f"{path / CONFIG} does not say the sizes of its backbone")
-    shapes = ("hidden_size", "patch_size", "image_size", "input_size", "depth", "depth_double")
-    for name in shapes:
-        if name in sizes and sizes[name] != origin["sizes"].get(name):
-            raise InputError(f"{path} was made for {name} {origin['sizes'].get(name)}, the backbone has {sizes[name]}")
 
 
 def _lora_state(

@@ -9,7 +9,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,47 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold a JSON object, not a {type(content).__name__}")
     return content
+
+
+@contextmanager
+def whole_file(path: Path, shared: bool = False) -> Iterator[Path]:
+    """A hidden place to write to; renamed to `path` at the end: a reader finds all of a file or nothing.
+
+    What a killed process leaves behind is overwritten by the next. Where several processes write the same file
+    (`shared`), each has a place of its own.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part" if shared else f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"cannot write {shown(path)}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, data: str | bytes, sync: bool = False) -> None:
+    """Write a file whole or not at all; with `sync` it is on the disk when this returns."""
+    with whole_file(path) as temporary, temporary.open("wb") as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+    if sync:
+        sync_folder(Path(path).parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force the new names in a folder to the disk. Windows cannot open a folder, and does so by itself."""
+    with suppress(PermissionError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from rti.errors import InputError
-from rti.files import first_line, local_path, require_regular, shown
+from rti.files import first_line, local_path, require_regular, shown, whole_file
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
 # What Pillow may open, whatever a file is called: left to itself it knows 40 formats and starts Ghostscript for one.
@@ -178,12 +178,6 @@ def save_image(picture: Image.Image, path: str | Path) -> Path:
     """Write a picture whole or not at all: to a temporary name first, then renamed."""
     check_output(path)
     path = local_path(path)
-    temporary = path.with_name(f".{path.stem}.part{path.suffix}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        picture.save(temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+    with whole_file(path) as temporary:
+        picture.save(temporary, format=Image.registered_extensions()[path.suffix.lower()])
     return path

@@ -56,7 +56,7 @@ def quantise(backbone: Backbone) -> Quantised:
                 if type(child) is nn.Linear:
                     originals.append((module, name, child))
                 elif "lora" in type(child).__module__:
-                    raise InputError("int8 needs the LoRA folded in first: model.merge()")
+                    raise InputError("int8 needs the LoRA folded in first: model.fuse()")
     if not originals:
         raise InputError("no linear layer to run in int8; is the model in int8 already?")
     for parent, name, layer in originals:

@@ -68,7 +68,7 @@ def remove(backbone: Backbone) -> None:
         backbone.__dict__.pop("peft_config", None)
 
 
-class Merged(NamedTuple):
+class Fused(NamedTuple):
     """A layer that runs as the plain layer it was, its adapters folded in: what it takes to undo that."""
 
     name: str
@@ -76,19 +76,19 @@ class Merged(NamedTuple):
     original: dict[str, torch.Tensor] | None  # weight and bias before, where they were kept, in the host's memory
 
 
-def merge(backbone: Backbone, keep: bool = True) -> list[Merged]:
+def fuse(backbone: Backbone, keep: bool = True) -> list[Fused]:
     """Fold the active adapters into the weights and take PEFT's layers out: no trace of them is left in a forward pass.
 
-    Gives back what `unmerge` needs to be exact; without `keep` that is not possible, and takes no memory.
+    Gives back what `unfuse` needs to be exact; without `keep` that is not possible, and takes no memory.
     """
-    merged = []
+    fused = []
     for name, layer in list(_layers(backbone)):
         plain = layer.get_base_layer()
         original = {key: _kept(value) for key, value in plain.state_dict().items()} if keep else None
-        merged.append(Merged(name, layer, original))
+        fused.append(Fused(name, layer, original))
         layer.merge(adapter_names=list(layer.active_adapters))
         _put(backbone, name, plain)
-    return merged
+    return fused
 
 
 def _kept(value: torch.Tensor) -> torch.Tensor:
@@ -97,9 +97,9 @@ def _kept(value: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def unmerge(backbone: Backbone, merged: list[Merged]) -> None:
+def unfuse(backbone: Backbone, fused: list[Fused]) -> None:
     """Put PEFT's layers back, with the original weights. What moved the model meanwhile did not reach the adapters."""
-    for name, layer, original in merged:
+    for name, layer, original in fused:
         plain = layer.get_base_layer()
         for key, value in plain.state_dict().items():
             value.copy_(original[key])

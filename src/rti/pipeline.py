@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from rti.adapter import adapter_folder, load
+from rti.adapter import adapter_folder
 from rti.backbones.base import Backbone, Condition
-from rti.elastic import ElasticModel
+from rti.elastic import ElasticModel, load
 from rti.errors import InputError, UnsupportedModelError
 from rti.flow import draw_noise, interpolate, time_grid
 from rti.images import fit, to_pil, to_tensor
@@ -61,7 +61,7 @@ class Pipeline:
         text_encoder: TextEncoder | str | Path | None = None,
         torch_dtype: torch.dtype | None = None,
         device: str | torch.device = "cpu",
-        merge: bool = True,
+        fuse: bool = True,
         dtype: torch.dtype | None = None,
         **options: Any,
     ) -> Pipeline:
@@ -69,7 +69,7 @@ class Pipeline:
 
         A model that ships with rti, such as "scenes", comes with its adapter.
 
-        `text_encoder` replaces the one the checkpoint names; it is loaded when first needed. With `merge` the LoRA is
+        `text_encoder` replaces the one the checkpoint names; it is loaded when first needed. With `fuse` the LoRA is
         folded into the weights, which is faster. `dtype` and `torch_dtype` are the two spellings of diffusers for one
         thing, by default float32. `options` go to `rti.load_backbone`, such as init="random".
         """
@@ -84,8 +84,8 @@ class Pipeline:
             model = load(source, dtype=torch_dtype, device=device)
         else:
             model = load_backbone(source, size=size, dtype=torch_dtype, device=device, **options)
-        if merge and isinstance(model, ElasticModel):
-            model.merge()
+        if fuse and isinstance(model, ElasticModel):
+            model.fuse()
         pipe = cls(model, text_encoder if callable(text_encoder) else None)
         pipe._text_source = (text_encoder_of(pipe.backbone) if text_encoder is None else text_encoder, torch_dtype)
         return pipe
@@ -147,12 +147,12 @@ class Pipeline:
             alone = copy.copy(self)
             with model.dense() as alone.model:
                 yield alone
-        elif model is not None and not model.merged:
-            model.merge()
+        elif model is not None and not model.fused:
+            model.fuse()
             try:
                 yield self
             finally:
-                model.unmerge()
+                model.unfuse()
         else:
             yield self
 

@@ -5,6 +5,7 @@ No torch here: the command line reads this table to answer `--help`.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,6 +137,17 @@ def find_preset(name: str, size: str | None = None) -> Preset | None:
     wanted = f"{family}{_SIZE_NAMES.get(short, short)}"
     found = next((preset for preset in PRESETS.values() if _squash(preset.name) == wanted), None)
     return found if whole in (None, found) else None
+
+
+def preset_of(model: str, size: str | None = None) -> Preset | None:
+    """The preset of that name; a file or folder of that name comes first. (A name too long for a path is none.)"""
+    return None if os.path.exists(model) else find_preset(model, size)
+
+
+def default_core(depth: int) -> tuple[int, int]:
+    """Where no paper says otherwise: leave a sixth of the blocks, at least one where there are three, at each end."""
+    ends = max(round(depth / 6), 1) if depth >= 3 else 0
+    return ends, depth - 1 - ends
 
 
 def sizes_of(family: str) -> list[str]:

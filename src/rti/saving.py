@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from rti.backbones.base import Backbone
+from rti.files import whole_file, write_whole
 
 
 def save_backbone(backbone: Backbone, folder: str | Path, values: dict[str, torch.Tensor] | None = None) -> None:
@@ -19,11 +19,9 @@ def save_backbone(backbone: Backbone, folder: str | Path, values: dict[str, torc
     `values` are tensors that are not the backbone's own, such as an average's.
     """
     folder = Path(folder) / "transformer"
-    folder.mkdir(parents=True, exist_ok=True)
     state = backbone.state_dict() | (values or {})
     state = {backbone.weight_prefix + name: value.detach().contiguous() for name, value in state.items()}
     weights, config = folder / "diffusion_pytorch_model.safetensors", folder / "config.json"
-    save_file(state, f"{weights}.part", metadata={"format": "pt"})
-    os.replace(f"{weights}.part", weights)
-    Path(f"{config}.part").write_text(json.dumps(asdict(backbone.config), indent=2) + "\n", encoding="utf-8")
-    os.replace(f"{config}.part", config)
+    with whole_file(weights) as temporary:
+        save_file(state, temporary, metadata={"format": "pt"})
+    write_whole(config, json.dumps(asdict(backbone.config), indent=2) + "\n")

@@ -12,15 +12,13 @@ from rti.cli.models import (
     DTYPE_HELP,
     GUIDANCE_BUDGET_HELP,
     MODEL_HELP,
-    default_core,
     load_pipeline,
-    preset_of,
-    untrained_config,
 )
 from rti.cli.options import budget_option, guidance_option, number_option, steps_option
 from rti.cli.output import say, show_json, show_table, span
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
+from rti.presets import default_core, preset_of
 from rti.shipped import shipped
 
 if TYPE_CHECKING:
@@ -147,6 +145,7 @@ def _load(
     """The frozen backbone alone, the models to compare with it, on the same weights, and the budgets to try."""
     from rti.elastic import attach
     from rti.lab.bench.benchmark import twin
+    from rti.resolve import untrained_config
 
     pipe = load_pipeline(model, adapter, dtype, device, **({"init": init} if init else {}))
     ships = adapter is None and pipe.elastic is not None and shipped(model) is not None
@@ -163,7 +162,7 @@ def _load(
         trained = pipe.elastic
         with trained.dense() as backbone:
             dense = twin(backbone)
-        return dense, {trained.config.name: trained.merge(keep=False)}, "0.5,0.25,0.125,0.0625"
+        return dense, {trained.config.name: trained.fuse(keep=False)}, "0.5,0.25,0.125,0.0625"
 
     preset = preset_of(model)
     dense, models = pipe.backbone, {}
@@ -171,7 +170,7 @@ def _load(
     for name in (reductions or "region").split(","):
         text_regions = any(text is not None for text in texts)
         config = untrained_config(name, settings, core, usual=usual, text_regions=text_regions)
-        models[name] = attach(twin(dense), config).merge(keep=False).eval()
+        models[name] = attach(twin(dense), config).fuse(keep=False).eval()
     return dense, models, ",".join(map(str, preset.budgets)) if preset else "0.5,0.25,0.125,0.0625"
 
 

@@ -23,7 +23,7 @@ from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 
 if TYPE_CHECKING:
-    from rti.evaluation import SceneResult
+    from rti.lab.scenes.evaluation import SceneResult
 
 evaluations = typer.Typer(
     no_args_is_help=True,
@@ -85,8 +85,10 @@ def scenes(
     if held_out and split not in (None, "held-out"):
         raise InputError(f"--held-out and --split {split} given; give one of them")
 
-    from rti.evaluation import Earlier, Unfinished, evaluate_scenes
+    from rti.lab.scenes.earlier import Earlier
+    from rti.lab.scenes.evaluation import evaluate_scenes
     from rti.lab.scenes.sheet import check_folder, save_results
+    from rti.lab.scenes.unfinished import Unfinished
     from rti.method.budgets import parse_budget
 
     earlier, unfinished = Earlier(reuse or ()), Unfinished(output)
@@ -166,8 +168,7 @@ def loss(
     --estimate clean shows how much of it is the fault of the estimate.
     """
     from rti.data import open_data
-    from rti.evaluation import evaluate_loss
-    from rti.lab.loss import save_losses
+    from rti.lab.loss import evaluate_loss, save_losses
     from rti.method.budgets import parse_budget
 
     given = None if budget is None else [parse_budget(text) for text in budget.split(",")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from rti.cli.models import MODEL_HELP, describe
+from rti.cli.models import MODEL_HELP
 from rti.cli.options import budget_option
 from rti.cli.output import show_json, show_table, span
 from rti.errors import InputError
@@ -27,6 +27,7 @@ def info(
     """Parameters, trainable parameters, grid and core of a model, and which blocks run on how many tokens."""
     from rti import cost
     from rti.method.budgets import parse_budget, resolve_budget
+    from rti.resolve import describe
 
     backbone, module, config = describe(model, span(core), reduction, setting)
     regions = resolve_budget(parse_budget(budget), backbone.patches)
@@ -99,6 +100,7 @@ def flops(
     from rti import cost
     from rti.method.budgets import parse_budget, resolve_budget
     from rti.presets import find_preset
+    from rti.resolve import describe
 
     backbone, module, _ = describe(model, span(core), reduction, setting)
     preset = find_preset(model)

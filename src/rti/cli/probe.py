@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rti.cli.models import DEVICE_HELP, DTYPE_HELP, MODEL_HELP, default_core, load_pipeline, preset_of
+from rti.cli.models import DEVICE_HELP, DTYPE_HELP, MODEL_HELP, load_pipeline
 from rti.cli.options import budget_option, guidance_option, number_option, seed_option, steps_option, unfold
 from rti.cli.output import say, show_json, show_table, span
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
+from rti.presets import default_core, preset_of
 
 if TYPE_CHECKING:
     from rti.lab.probes.trajectory import Run

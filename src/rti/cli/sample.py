@@ -15,15 +15,14 @@ from rti.cli.models import (
     INT8_HELP,
     MODEL_HELP,
     TEXT_BUDGET_HELP,
-    default_core,
     load_pipeline,
-    preset_of,
 )
 from rti.cli.options import budget_option, guidance_option, seed_option, steps_option
 from rti.cli.output import counted, show_json, show_table, span, whole_numbers
 from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 from rti.method.config import CUT_NAMES, CUT_SOURCES
+from rti.presets import default_core, preset_of
 from rti.shipped import DEFAULT, SHIPPED, find_shipped
 
 DEFAULT_HELP = f" Default: {DEFAULT}." if DEFAULT in SHIPPED else ""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from importlib.metadata import entry_points
 
 from rti.data.braces import split_commas
 from rti.data.fetch import HUB, WEB
 from rti.data.folder import CaptionFolder, ClassFolder, folder_kind, walk
 from rti.data.hub import PREFIX, open_hub
 from rti.data.mixture import Mixture
-from rti.data.photographs import PhotographSource
+from rti.data.photographs import open_photographs
 from rti.data.shards import ShardSource
 from rti.data.source import ENDINGS, KINDS, Source
 from rti.errors import InputError, check_whole
-from rti.lab.scenes.source import ClassScenesSource, ScenesSource
 
 FORMS = (
     "scenes, scenes:TASK, photographs:FOLDER[:held-out], a folder of pictures, "
@@ -74,21 +75,10 @@ def _weighted(part: str) -> tuple[str, float | None]:
 
 
 def _open(part: str, size: int | tuple[int, int], flip: bool, seed: int, kind: str | None) -> Source:
-    world, _, task = part.partition(":")
-    if world == "scenes":
-        if flip:
-            raise InputError("scenes cannot be flipped: captions say what is left and right, and a moon has one side")
-        if kind != "labels":
-            return ScenesSource(size, seed, tasks=(task,)) if task else ScenesSource(size, seed)
-        if task:
-            raise InputError(f"{part} is for a model of captions; one of classes takes scenes, without a task")
-        return ClassScenesSource(size, seed)
-    if world == "photographs":
-        held_out = task.endswith(":held-out")
-        folder = task.removesuffix(":held-out")
-        if not os.path.isdir(folder):
-            raise InputError(f"{folder!r} is no folder of photographs; scripts/photographs.py makes one")
-        return PhotographSource(folder, size, seed, "held-out" if held_out else "train")
+    name, _, rest = part.partition(":")
+    world = _world(name)
+    if world is not None:
+        return world(rest, size, flip, seed, kind)
     if part.startswith((*WEB, HUB)):
         return ShardSource(part, size, flip, kind)
     if part.startswith(PREFIX):
@@ -111,3 +101,14 @@ def _open_folder(folder: str, size: int | tuple[int, int], flip: bool, kind: str
         return ShardSource(folder, size, flip, kind)
     found = kind or folder_kind(folder)
     return (CaptionFolder if found == "text" else ClassFolder)(folder, size, flip)
+
+
+def _world(name: str) -> Callable[..., Source] | None:
+    """What opens NAME:REST: a source that is no file, of ours or of an installed package (entry point "rti.worlds").
+
+    Called with (rest, size, flip, seed, kind). The scenes world comes this way: the laboratory is built on top of this.
+    """
+    if name == "photographs":
+        return open_photographs
+    found = [point for point in entry_points(group="rti.worlds") if point.name == name]
+    return found[0].load() if found else None

@@ -94,3 +94,13 @@ def crop_box(
 def _shuffled(stream: int, seed: int, turn: int, count: int) -> tuple[int, ...]:
     """All labels in the order of a turn."""
     return tuple(np.random.default_rng([stream, seed, turn]).permutation(count).tolist())
+
+
+def open_photographs(
+    rest: str, size: int | tuple[int, int], flip: bool = False, seed: int = 0, kind: str | None = None
+) -> PhotographSource:
+    """What is written after "photographs:": FOLDER, or FOLDER:held-out. Half of the crops are mirrored in any case."""
+    folder = rest.removesuffix(":held-out")
+    if not Path(folder).is_dir() or not folder:
+        raise InputError(f"{folder!r} is no folder of photographs; scripts/photographs.py makes one")
+    return PhotographSource(folder, size, seed, "train" if folder == rest else "held-out")

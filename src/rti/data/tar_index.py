@@ -6,8 +6,8 @@ import hashlib
 import os
 import stat
 import tarfile
-import tempfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from rti.data.fetch import cache_folder
 from rti.errors import InputError
+from rti.files import whole_file
 
 _ROLES = {"txt": "words", "json": "record", "cls": "label"}
 _ROLES |= dict.fromkeys(("jpg", "jpeg", "png", "webp"), "picture")
@@ -118,14 +119,5 @@ def _kept_index(path: str | Path) -> Path:
 
 def _keep(kept: Path, columns: Columns, complete: bool) -> None:
     """Whole or not at all; where the cache cannot be written, shards are indexed anew each time."""
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=kept.parent, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, **columns._asdict(), complete=np.array(complete))
-            os.replace(temporary, kept)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-    except OSError:
-        pass
+    with suppress(InputError), whole_file(kept, shared=True) as temporary, temporary.open("wb") as file:
+        np.savez(file, **columns._asdict(), complete=np.array(complete))

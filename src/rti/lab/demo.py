@@ -59,9 +59,9 @@ def run_demo(
     for _ in tqdm(range(passes), desc="drawing", unit="pass"):
         for budget in wanted:
             if budget is not None:
-                pipe.elastic.merge()
+                pipe.elastic.fuse()
             else:
-                pipe.elastic.unmerge()  # before the clock starts: dense has no LoRA
+                pipe.elastic.unfuse()  # before the clock starts: dense has no LoRA
             started = time.perf_counter()
             results[budget] = pipe(
                 list(prompts),

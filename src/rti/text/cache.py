@@ -23,9 +23,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from rti.errors import InputError
-from rti.files import read_json
+from rti.files import read_json, write_whole
 from rti.text.encoder import TextEncoder
-from rti.training.state import sync_folder
 
 CONFIG, LOCK, SHARD, PART = "cache.json", "cache.lock", "states-{:05d}.safetensors", ".part"
 DTYPES = ("bfloat16", "float32", "float16")
@@ -204,8 +203,8 @@ class CacheWriter:
         try:
             if not (self.folder / CONFIG).exists():
                 config = json.dumps(asdict(self.settings), indent=2) + "\n"
-                _write(self.folder / CONFIG, config.encode())
-            _write(self.folder / SHARD.format(number), save(pending, metadata=self.settings.mark()))
+                write_whole(self.folder / CONFIG, config, sync=True)
+            write_whole(self.folder / SHARD.format(number), save(pending, metadata=self.settings.mark()), sync=True)
         except OSError as error:
             raise InputError(f"cannot write to {self.folder}: {error.strerror or error}") from None
         self._keys.update(pending)
@@ -274,20 +273,6 @@ def _open_shards(folder: Path, settings: CacheSettings) -> tuple[dict[int, safe_
         else:
             shards[int(number[1])] = shard
     return shards, broken
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all: under a temporary name, forced to the disk, renamed."""
-    part = path.with_name(path.name + PART)
-    try:
-        with open(part, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    sync_folder(path.parent)
 
 
 def _shortened(caption: str) -> str:

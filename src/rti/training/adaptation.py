@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from rti.adapter import save
 from rti.elastic import ElasticModel
 from rti.text.encoder import TextEncoder
 from rti.training.config import TrainConfig
@@ -42,6 +43,4 @@ class Adaptation(Task):
         return f"R={once.budget}"
 
     def save(self, folder: Path, values: dict[str, torch.Tensor]) -> None:
-        from rti.adapter import save
-
         save(self.model, folder / "adapter", {name.removeprefix("model."): value for name, value in values.items()})

@@ -23,12 +23,13 @@ from rti.loading import load_backbone
 from rti.method.config import ReductionConfig, check_finite
 from rti.method.reductions import REDUCTIONS, Reduction
 from rti.method.text_regions import resolve_text_budget
+from rti.parsing import convert_stored, parse_arguments
 from rti.presets import PRESETS, SCENES_TRAINING, find_preset
 from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
 from rti.training.adaptation import Adaptation
 from rti.training.config import FREE, RunConfig, TrainConfig, preset_values
 from rti.training.draws import seeded
-from rti.training.parsing import check_unchanged, convert_stored, parse_arguments, write_settings
+from rti.training.settings import check_unchanged, write_settings
 from rti.training.state import checkpoints
 from rti.training.stream import Stream
 from rti.training.tasks import Task
@@ -98,10 +99,6 @@ def make_trainer(config: TrainConfig, reduction: ReductionConfig) -> Trainer:
 
 def start(config: RunConfig, task: Task, settings: dict[str, Any]) -> Trainer:
     """The trainer of a task, and its settings in the run's folder once they have proved to be usable."""
-    if config.evaluate_every:
-        from rti.lab.scenes.evaluation import check_model
-
-        check_model(task.backbone)
     trainer = Trainer(config, task)
     if trainer.accelerator.is_main_process:
         write_settings(Path(config.output), settings)

@@ -14,13 +14,14 @@ from rti.backbones.base import Backbone
 from rti.errors import InputError
 from rti.loading import FAMILIES, build, load_backbone
 from rti.method.config import check_finite
+from rti.parsing import convert, parse_arguments
 from rti.presets import FROM_SCRATCH, find_preset
 from rti.text.encoder import WORDS, TextEncoder, load_text_encoder, text_encoder_of
 from rti.training.assemble import made_up_words, open_stream, open_text, start
 from rti.training.config import FREE, PretrainConfig
 from rti.training.draws import seeded
-from rti.training.parsing import check_unchanged, convert, parse_arguments
 from rti.training.pretraining import BaseTraining
+from rti.training.settings import check_unchanged
 from rti.training.state import checkpoints
 from rti.training.trainer import Trainer
 

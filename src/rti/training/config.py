@@ -54,8 +54,6 @@ class RunConfig:
     sample_every: int = setting(1000, help="Steps between sheets of samples; 0: never.")
     sample_count: int = setting(4, help="Pictures in a row of such a sheet.")
     sample_steps: int | None = setting(None, help="Their sampling steps; none: the model's own.")
-    evaluate_every: int = setting(0, help="Steps between scores on the scenes world; 0: never.")
-    evaluate_images: int = setting(120, help="Pictures of such a score.")
 
     def __post_init__(self):
         check_finite(self)
@@ -63,15 +61,13 @@ class RunConfig:
         for name in least_one:
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)!r}")
-        for name in ("warmup", "cooldown", "sample_every", "evaluate_every", "weight_decay"):
+        for name in ("warmup", "cooldown", "sample_every", "weight_decay"):
             if getattr(self, name) is not None and not getattr(self, name) >= 0:
                 raise InputError(f"{name} must be at least 0, got {getattr(self, name)!r}")
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed must be from 0 to 2^63 - 1, got {self.seed!r}")
         if self.sample_steps is not None and self.sample_steps < 1:
             raise InputError(f"sample_steps must be at least 1, got {self.sample_steps!r}")
-        if self.evaluate_images < 6:
-            raise InputError(f"evaluate_images must be at least 6, one for each task, got {self.evaluate_images!r}")
         for name in ("learning_rate", "clip", "time_deviation"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be above 0, got {getattr(self, name)!r}")
@@ -107,7 +103,8 @@ class RunConfig:
 
 # What may differ when a run goes on.
 FREE = {"output", "steps", "cooldown", "workers", "batch_per_device", "gradient_checkpointing", "log_with", "log_every"}
-FREE |= {"save_every", "keep", "sample_every", "sample_count", "sample_steps", "evaluate_every", "evaluate_images"}
+FREE |= {"save_every", "keep", "sample_every", "sample_count", "sample_steps"}
+FREE |= {"evaluate_every", "evaluate_images"}  # of runs from before these were taken out
 FREE |= {"compile"}
 
 

@@ -77,9 +77,6 @@ class Journal:
             options = {"dataformats": "NHWC"} if tracker.name == "tensorboard" else {}
             tracker.log_images({"samples": np.asarray(picture)[None]}, step=step, **options)
 
-    def scores(self, step: int, task: Task) -> None:
-        self._write(step, task.evaluate())
-
     @contextmanager
     def paused(self) -> Iterator[None]:
         """What is done inside does not count as training time."""

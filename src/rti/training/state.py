@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from rti.errors import InputError
+from rti.files import sync_folder
 
 
 class CannotSave(Exception):
@@ -133,16 +134,6 @@ def checkpoints(run: Path) -> list[Path]:
 def _sync(file: Path) -> None:
     with file.open("rb+") as opened:  # Windows forces only what may be written
         os.fsync(opened.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Force the new names in a folder to the disk, too. Windows cannot open a folder, and does so by itself."""
-    with suppress(PermissionError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -89,14 +89,3 @@ class Task(ABC):
             titles.append("dense" if budget is None else f"R = {budget}")
             pictures.append([enlarge(picture, 128) for picture in drawn.images])
         return contact_sheet(pictures, titles, [str(subject) for subject in next(iter(subjects.values()))])
-
-    def evaluate(self) -> dict[str, float]:
-        """Accuracy on fixed prompts and seeds of the scenes world, of the frozen backbone and at each budget."""
-        from rti.lab.scenes.evaluation import evaluate_scenes
-
-        config, scores = self.config, {}
-        settings = {"images": config.evaluate_images, "steps": config.sample_steps, "progress": False}
-        for result in evaluate_scenes(self.model, self.encoder, (None, *self.budgets), **settings):
-            scores |= {f"accuracy/{result.name}": result.score.overall}
-            scores |= {f"accuracy/{result.name}/{task}": value for task, value in result.score.tasks.items()}
-        return scores

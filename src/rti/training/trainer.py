@@ -183,24 +183,19 @@ class Trainer:
         return self.optimisers[0].param_groups[0]["lr"]
 
     def _look(self, journal: Journal) -> None:
-        """Samples and scores of the averaged weights, every so often and at the end."""
-        config = self.config
-
-        def due(every: int) -> bool:
-            return bool(every) and (self.step % every == 0 or self.step == config.steps)
-
-        if self.stopping or not self.accelerator.is_main_process or self._sharded:
+        """Samples of the averaged weights, every so often and at the end."""
+        every = self.config.sample_every
+        due = bool(every) and (self.step % every == 0 or self.step == self.config.steps)
+        if not due or self.stopping or not self.accelerator.is_main_process or self._sharded:
             return
-        for every, look in ((config.sample_every, journal.sheet), (config.evaluate_every, journal.scores)):
-            if due(every):
-                # Eager: other batch sizes than those of training would compile anew.
-                with journal.paused(), self.average.applied(), torch.compiler.set_stance("force_eager"):
-                    self.task.module.eval()
-                    try:
-                        look(self.step, self.task)
-                    except (InputError, OSError) as error:  # what is only for the eye does not end a run
-                        print(f"rti: warning: step {self.step} could not be shown: {error}", file=sys.stderr)
-                    self.task.module.train()
+        # Eager: other batch sizes than those of training would compile anew.
+        with journal.paused(), self.average.applied(), torch.compiler.set_stance("force_eager"):
+            self.task.module.eval()
+            try:
+                journal.sheet(self.step, self.task)
+            except (InputError, OSError) as error:  # what is only for the eye does not end a run
+                print(f"rti: warning: step {self.step} could not be shown: {error}", file=sys.stderr)
+            self.task.module.train()
 
     @property
     def _sharded(self) -> bool:

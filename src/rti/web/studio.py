@@ -122,9 +122,9 @@ class Studio:
             frames.put(None)
 
     def _both(self, request: Request, stop: threading.Event, frames: queue.Queue) -> None:
-        self.elastic.unmerge()  # before the clock starts: dense has no LoRA
+        self.elastic.unfuse()  # before the clock starts: dense has no LoRA
         dense, _, dense_seconds = self._one(request, None, stop, frames, None)
-        self.elastic.merge()
+        self.elastic.fuse()
         region, regions, seconds = self._one(request, request.budget, stop, frames, dense)
         overlay = None if regions is None else draw_regions(region, regions, self.backbone.grid)
         frame = Frame("", _shown(dense), _shown(region), overlay, dense_seconds, seconds)

@@ -12,12 +12,12 @@ import hashlib
 import json
 import os
 import statistics
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rti.errors import InputError
+from rti.files import whole_file
 
 MANIFEST, PROMPTS, TIMING, SCORES = "manifest.json", "prompts.jsonl", "timing.jsonl", "scores"
 _PNG, _END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
@@ -100,29 +100,15 @@ class PictureFolder:
         return None if self.manifest is None else manifest_digest(self.manifest)
 
 
-def write_whole(path: Path, text: str, shared: bool = False) -> None:
-    """To a temporary name first, then renamed: a reader finds all of it or nothing.
-
-    What a killed process leaves behind is overwritten by the next attempt. Where several processes write the same text
-    (`shared`), each has a name of its own, and one that finds it tidied away leaves the file to whoever was first.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part" if shared else f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            temporary.write_text(text, encoding="utf-8")
-            try:
-                os.replace(temporary, path)
-                return
-            except FileNotFoundError:
-                if not shared:
-                    raise
-                if path.is_file():
-                    return
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+def write_shared(path: Path, text: str) -> None:
+    """Write what several processes write alike. One that finds its part tidied away leaves the file to the first."""
+    while not path.is_file():
+        try:
+            with whole_file(path, shared=True) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+        except InputError:
+            if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+                raise
 
 
 def tidy(folder: Path) -> None:

@@ -23,6 +23,7 @@ from tqdm.auto import tqdm
 
 from rti import __version__
 from rti.errors import InputError, check_finite, check_whole
+from rti.files import write_whole
 from rti.flow import time_grid
 from rti.images import save_image
 from rti.lab.pictures.folder import (
@@ -36,7 +37,7 @@ from rti.lab.pictures.folder import (
     manifest_differences,
     read_manifest,
     tidy,
-    write_whole,
+    write_shared,
 )
 from rti.lab.pictures.prompts.prompts import Prompt, PromptSet
 from rti.method.budgets import Budget, is_dense, resolve_budget
@@ -192,9 +193,9 @@ class Generation:
     def _begin(self) -> None:
         """The manifest, then the prompts. Every process writes the same, whoever is first."""
         if not check_manifest(self.folder, self.manifest):  # another command may have begun there by now
-            write_whole(self.folder / MANIFEST, json.dumps(self.manifest, indent=1) + "\n", shared=True)
+            write_shared(self.folder / MANIFEST, json.dumps(self.manifest, indent=1) + "\n")
         if not (self.folder / PROMPTS).is_file():
-            write_whole(self.folder / PROMPTS, entries_text(self.entries), shared=True)
+            write_shared(self.folder / PROMPTS, entries_text(self.entries))
         tidy(self.folder)
         self.begun = True
 
@@ -294,7 +295,7 @@ def weights_of(pipe: Pipeline) -> str:
     from rti.text.cache import fingerprint
 
     elastic = pipe.elastic
-    with elastic.unmerged() if elastic is not None and not elastic.merged_for_good else nullcontext():
+    with elastic.unfused() if elastic is not None and not elastic.fused_for_good else nullcontext():
         parts = [fingerprint(pipe.backbone if elastic is None else elastic)]
     if pipe.backbone.conditioned_on == "text":
         encoder = pipe.text_encoder

@@ -187,6 +187,6 @@ def _analytic(run: Run, how: str) -> float:
 @cache
 def _shape_of(model: str) -> Backbone:
     """A backbone without weights where it is known by name."""
-    from rti.cli.models import describe
+    from rti.resolve import describe
 
     return describe(model)[0]

@@ -1,4 +1,4 @@
-"""The figures of the probes, from the data they leave. Each gives back a figure; `rti.lab.plots.save_both` writes it."""
+"""The figures of the probes, from the data they leave. Each gives back a figure; `plots.save_both` writes it."""
 
 from __future__ import annotations
 

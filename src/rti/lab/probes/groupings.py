@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rti.adapter import Stored
 from rti.backbones.base import Backbone, Tokens
 from rti.errors import InputError
 from rti.lab.probes import measures
@@ -86,19 +87,12 @@ def _fresh(title: str, config: Any, backbone: Backbone) -> Row:
 
 def _trained(folder: Path, backbone: Backbone, core: tuple[int, int]) -> Reduction:
     """The reduction of an adapter with its weights, and without its LoRA: the features are the frozen model's."""
-    from rti.adapter import INTERFACE, adapter_folder, read_config
-    from rti.checkpoint import read_state, require_match
-
-    path = adapter_folder(folder)
-    if path is None:
-        raise InputError(f"{folder} holds no adapter")
-    config, _ = read_config(path)
+    stored = Stored.open(folder)
+    config = stored.config
     if config.core != tuple(core):
         raise InputError(f"{folder} has the core {config.core}, the others {tuple(core)}; give --core to match")
     reduction = make_reduction(config, backbone).to(backbone.device, backbone.dtype)
-    state = read_state(path / INTERFACE)[0]
-    require_match(reduction.state_dict(), state, str(path / INTERFACE))
-    reduction.load_state_dict(state)
+    stored.put_interface(reduction, stored.weights()[1])
     return reduction.eval()
 
 

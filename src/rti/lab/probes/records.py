@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rti.errors import InputError
-from rti.files import read_json
+from rti.files import read_json, write_whole
 from rti.lab.probes.trajectory import Run
 
 
@@ -99,19 +98,6 @@ def run_probe(
             heads = [{"prompt": index, "subject": run.subjects[index]} for index in indices]
             journal.add([head | one for head, one in zip(heads, found, strict=True)])
     return [journal.records[index] for index in range(len(run.subjects))]
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):  # where the folder is a file
-            temporary.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def write_data(path: Path, values: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import struct
 import tarfile
 import zlib
@@ -20,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rti.errors import InputError
+from rti.files import whole_file
 from rti.lab.scenes.classes import class_example, class_of
 from rti.lab.scenes.layout import CANVAS
 from rti.lab.scenes.render import batch
@@ -121,14 +121,8 @@ def _prepare(folder: Path, settings: ShardSettings) -> None:
 
 
 def _write_whole(path: Path, pieces: Iterator[bytes] | list[bytes]) -> None:
-    """Under a temporary name first, of this process alone, then renamed; hidden, so that no reader takes it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "wb") as file:
-            file.writelines(pieces)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path, shared=True) as temporary, temporary.open("wb") as file:
+        file.writelines(pieces)
 
 
 def _tar(settings: ShardSettings, numbers: range, progress: Callable[[int], object]) -> Iterator[bytes]:

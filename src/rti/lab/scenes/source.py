@@ -74,3 +74,16 @@ class ClassScenesSource(ScenesSource):
     def describe(self) -> str:
         where = f"drawn from seed {self.seed} at {self.size} x {self.size}"
         return f"scenes: pictures with labels of {len(self.classes)} classes {where}"
+
+
+def open_scenes(
+    task: str, size: int | tuple[int, int], flip: bool = False, seed: int = 0, kind: str | None = None
+) -> ScenesSource:
+    """What is written after "scenes:": nothing, or one task; with captions, or labels where a model needs those."""
+    if flip:
+        raise InputError("scenes cannot be flipped: captions say what is left and right, and a moon has one side")
+    if kind != "labels":
+        return ScenesSource(size, seed, tasks=(task,)) if task else ScenesSource(size, seed)
+    if task:
+        raise InputError(f"scenes:{task} is for a model of captions; one of classes takes scenes, without a task")
+    return ClassScenesSource(size, seed)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rti.errors import InputError
+from rti.files import write_whole
 from rti.lab.intervals import as_list, mean_interval, stratified_summary
 from rti.lab.study.faults import count_faults
 from rti.lab.study.plan import Row, Study, as_json, budgets_of, is_elastic
@@ -40,12 +39,7 @@ def save(folder: Path, values: dict[str, Any]) -> Path:
     texts = {"results.json": json.dumps(values, indent=1) + "\n", "table.md": table(values)}
     texts |= {"leads.md": leads(values), "times.md": times(values), "faults.md": faults(values)}
     for name, text in texts.items():
-        part = folder / f"{name}.part"
-        try:
-            part.write_text(text, encoding="utf-8")
-            os.replace(part, folder / name)
-        except OSError as error:
-            raise InputError(f"cannot write {folder / name}: {error.strerror or error}") from None
+        write_whole(folder / name, text)
     return folder / "results.json"
 
 

@@ -91,7 +91,7 @@ class Results:
     @cached_property
     def _backbone(self) -> tuple[Any, tuple[int, int]] | None:
         """The shape of the study's model, and its core; None where the model is not at hand."""
-        from rti.cli.models import describe
+        from rti.resolve import describe
 
         try:
             backbone, _, config = describe(self.study.model)
@@ -103,8 +103,8 @@ class Results:
         import torch
 
         from rti import cost
-        from rti.cli.models import untrained_config
         from rti.method.reductions import make_reduction
+        from rti.resolve import untrained_config
 
         if self._backbone is None:
             return None

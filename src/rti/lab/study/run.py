@@ -16,6 +16,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from rti.errors import InputError
+from rti.files import write_whole
 from rti.lab.study.plan import Job
 
 
@@ -135,10 +136,7 @@ def _finish(folder: Path, job: Job, code: int, seconds: float) -> bool:
         return False
     with contextlib.suppress(ValueError):
         values = {"command": list(job.command), "seconds": round(seconds, 1), "result": json.loads(lines[-1])}
-        path = folder / "jobs" / f"{job.name}.json"
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(values) + "\n", encoding="utf-8")
-        os.replace(part, path)
+        write_whole(folder / "jobs" / f"{job.name}.json", json.dumps(values) + "\n")
         return True
     return False
 

@@ -15,9 +15,10 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from rti.errors import InputError
+from rti.files import write_whole
 from rti.images import open_image
 from rti.lab.intervals import as_list, stratified_summary
-from rti.lab.pictures.folder import SCORES, Entry, PictureFolder, write_whole
+from rti.lab.pictures.folder import SCORES, Entry, PictureFolder
 
 METRICS = ("geneval", "clip", "pick", "imagereward", "fid", "is")
 Scorer = Callable[[Sequence[Image.Image], Sequence[Entry]], Sequence[dict[str, Any]]]  # rows with at least a "score"

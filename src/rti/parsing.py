@@ -1,21 +1,14 @@
-"""Settings as dataclasses: overridden on the command line, checked, and saved with the run."""
+"""Values as typed, or as a JSON file holds them, to the fields of dataclasses."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import types
 import typing
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rti.errors import InputError
-from rti.files import read_json
-from rti.training.state import checkpoints
-
-CONFIG = "config.json"
 
 
 def parse_arguments(arguments: Sequence[str], *kinds: type) -> dict[str, Any]:
@@ -71,34 +64,6 @@ def convert_stored(values: dict[str, Any], *kinds: type) -> dict[str, Any]:
         return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
     return {name: convert(text(value), hints[name], name) for name, value in values.items()}
-
-
-def check_unchanged(folder: Path, settings: dict[str, Any], free: set[str]) -> None:
-    """Refuse to go on with a run under other settings than it was begun with; those in `free` may change.
-
-    A run that has no checkpoint has not begun. Nothing is written but the folder.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
-    path = folder / CONFIG
-    if not path.is_file() or not checkpoints(folder):
-        return
-    before, now = read_json(path), json.loads(json.dumps(settings))
-    changed = [key for key in sorted(set(before) | set(now)) if key not in free and before.get(key) != now.get(key)]
-    if changed:
-        raise InputError(f"{folder} holds a run with another {', '.join(changed)}; choose another output folder")
-
-
-def write_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """Save the settings with the run, whole or not at all."""
-    part = folder / f"{CONFIG}.part"
-    try:
-        part.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        os.replace(part, folder / CONFIG)
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
 
 
 def _hints(*kinds: type) -> dict[str, Any]:
