@@ -6,15 +6,34 @@ The scenes world and GenEval itself (rti.lab.pictures.scorers.geneval) are judge
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from rti.lab.scenes.world import Requirement
 from rti.text.vocabulary import PLURALS
 
 _NEAR = 0.1  # objects closer than this share of their sizes stand in no relation
 _CLEAR = 0.5  # least share of the distance that must point in the direction
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """`count` objects of one shape, all of the colour if one is given, each in the position (relation, group)."""
+
+    shape: str
+    count: int
+    colour: str | None = None
+    position: tuple[str, int] | None = None
+
+    def metadata(self) -> dict:
+        """The requirement as an entry of GenEval's metadata."""
+        entry = {"class": self.shape, "count": self.count}
+        if self.colour is not None:
+            entry["color"] = self.colour
+        if self.position is not None:
+            entry["position"] = list(self.position)
+        return entry
 
 
 class Wanted(Protocol):

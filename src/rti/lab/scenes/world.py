@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rti.errors import InputError
+from rti.lab.judge import Requirement
 from rti.text.vocabulary import COLOURS, NUMBERS, OPPOSITE, PLURALS, RELATIONS, SHAPES, TEXTURES, article
 
 TASKS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
@@ -62,25 +63,6 @@ class Thing:
         for value, allowed in ((self.shape, SHAPES), (self.colour, COLOURS), (self.texture, TEXTURES)):
             if value not in allowed:
                 raise InputError(f"unknown {value!r}; allowed: {', '.join(allowed)}")
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """`count` objects of one shape, all of the colour if one is given, each in the position (relation, group)."""
-
-    shape: str
-    count: int
-    colour: str | None = None
-    position: tuple[str, int] | None = None
-
-    def metadata(self) -> dict:
-        """The requirement as an entry of GenEval's metadata."""
-        entry = {"class": self.shape, "count": self.count}
-        if self.colour is not None:
-            entry["color"] = self.colour
-        if self.position is not None:
-            entry["position"] = list(self.position)
-        return entry
 
 
 @dataclass(frozen=True)
