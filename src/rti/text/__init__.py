@@ -6,6 +6,7 @@ vocabulary  the words of those
 cache       states written once, read while a model trains
 """
 
-from rti.text.encoder import WORDS, T5TextEncoder, TextEncoder, load_text_encoder, text_encoder_of
+from rti.text.encoder import T5TextEncoder, TextEncoder, load_text_encoder, text_encoder_of
+from rti.text.words import WORDS
 
 __all__ = ["WORDS", "T5TextEncoder", "TextEncoder", "load_text_encoder", "text_encoder_of"]

@@ -12,8 +12,7 @@ from rti.backbones.base import Backbone
 from rti.errors import InputError
 from rti.files import in_one_line, local_path, read_json
 from rti.shipped import find_shipped
-
-WORDS = "rti-words"  # the kind of encoder that has one vector per word, see rti.text.words
+from rti.text.words import WORDS, WordEncoder
 
 
 class TextEncoder(Protocol):
@@ -42,8 +41,6 @@ def load_text_encoder(
     """The text encoder of a checkpoint folder, whichever kind it is, or a T5 by its name on the hub."""
     config = local_path(source) / "text_encoder" / "config.json"
     if config.is_file() and read_json(config).get("kind") == WORDS:
-        from rti.text.words import WordEncoder
-
         with in_one_line(f"cannot load the text encoder {source}"):
             return WordEncoder.from_pretrained(config.parent).to(device, dtype)
     return T5TextEncoder.from_pretrained(source, dtype, device)
