@@ -29,6 +29,7 @@ def run(setting: dict[str, str], files: list[str]) -> dict:
     """The tests in a process of their own, since kernels are chosen when torch is loaded."""
     paths = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"} | setting
+    environment |= {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that wait for each other leave a busy machine alone
     started = time.perf_counter()
     command = [sys.executable, __file__, "--inside", *files]
     lines = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True).stdout.splitlines()

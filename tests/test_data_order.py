@@ -242,7 +242,7 @@ def test_wrong_scenes():
             open_data("scenes", size)
     with pytest.raises(InputError, match="left and right"):
         open_data("scenes", 64, flip=True)
-    with pytest.raises(InputError, match="seed of at least 0"):
+    with pytest.raises(InputError, match="seed must be a whole number from 0"):
         open_data("scenes", 64, seed=-1)
     with pytest.raises(IndexError):
         ScenesSource(16, length=5)[5]

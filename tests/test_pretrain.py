@@ -259,7 +259,7 @@ BAD = {
     "a size that is no number": (("scenes", "--sizes", "image_size=big"), "big"),
     "a size without a value": (("scenes", "--sizes", "image_size"), "name=value"),
     "a size that is not finite": (("scenes", "--sizes", "noise_scale=nan"), "noise_scale"),
-    "sizes that make no model": (("scenes", "--sizes", "num_heads=-1"), "num_heads=-1"),
+    "sizes that make no model": (("scenes", "--sizes", "num_heads=-1"), "num_heads must be a whole number from 1"),
     "an unknown optimiser": (("scenes", "--optimiser", "sgd"), "sgd"),
     "a start that is not there": (("scenes", "--start-from", "nowhere"), "nowhere"),
 }

@@ -201,15 +201,15 @@ def test_other_settings_do_not_mix(run, tmp_path, change, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--count", 0), "must be 1 to 1,000,000,000, got 0"),
+        (("--count", 0), "from 1 to 1000000000, got 0"),
         (("--count", "many"), "Invalid value for '--count'"),
         (("--count", 3, "--size", 48), "size 48 is not usable; allowed: what divides 64"),
-        (("--count", 3, "--size", 0), "size 0 is not usable"),
-        (("--count", 3, "--size", 64 * 1000), "size 64000 is not usable"),
-        (("--count", 3, "--seed", -1), "seed must be at least 0, got -1"),
+        (("--count", 3, "--size", 0), "size must be from 1 to 16384, got 0"),
+        (("--count", 3, "--size", 64 * 1000), "size must be from 1 to 16384, got 64000"),
+        (("--count", 3, "--seed", -1), "seed must be from 0 to 4294967295, got -1"),
         (("--count", 3, "--split", "test"), "unknown split 'test'; allowed: train, held-out, all"),
         (("--count", 3, "--split", "all", "--labels"), "split 'all' is of captions"),
-        (("--count", 3, "--shard-size", 0), "at least one picture, got 0"),
+        (("--count", 3, "--shard-size", 0), "shard size must be from 1 to"),
         ((), "Missing option"),
     ],
 )

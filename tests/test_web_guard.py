@@ -131,9 +131,9 @@ def test_a_picture_that_is_too_large_or_starts_a_program_is_refused_in_a_line(se
     client, started = served[1], []
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given: started.append(given))
     large, script = io.BytesIO(), io.BytesIO()
-    Image.new("1", (8100, 8000)).save(large, "PNG")
+    Image.new("1", (8300, 8200)).save(large, "PNG")
     Image.new("RGB", (8, 8)).save(script, "EPS")
-    for data, words in ((large, "8100 x 8000"), (script, "not a readable picture")):
+    for data, words in ((large, "8300 x 8200"), (script, "not a readable picture")):
         path = upload(client, "photograph.jpg", data.getvalue()).json()[0]
         answer = call(client, "cut", {"path": path, "meta": {"_type": "gradio.FileData"}}, 25, "merge")
         assert words in answer

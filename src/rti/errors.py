@@ -9,8 +9,8 @@ from typing import Any
 class InputError(ValueError):
     """A value the user gave is not usable. The command line prints it and exits with code 2."""
 
-    def __init__(self, message: object = ""):
-        super().__init__(" ".join(str(message).splitlines()))  # one line, also where a value's own text is several
+    def __str__(self) -> str:
+        return " ".join(super().__str__().splitlines())  # one line, also where a value's own text is several
 
 
 class UnsupportedModelError(InputError, TypeError):

@@ -89,5 +89,5 @@ def _leave_signals_to_the_main_process(worker: int) -> None:
 
 def error_of_worker(error: InputError) -> InputError:
     """A user's mistake found by a worker, without the traceback that torch wraps it in."""
-    _, wrapped, traceback = str(error).partition("Original Traceback")
+    _, wrapped, traceback = str(error.args[0]).partition("Original Traceback")
     return InputError(traceback.strip().splitlines()[-1].partition(": ")[2]) if wrapped else error
