@@ -240,7 +240,7 @@ def test_what_nobody_foresaw_is_one_line_and_a_traceback_only_where_asked_for(
     def fail(*_):
         raise RuntimeError("\x1bboom")
 
-    monkeypatch.setattr(sys.modules["rti.cli.info"], "describe", fail)
+    monkeypatch.setattr("rti.resolve.describe", fail)
     monkeypatch.delenv("RTI_TRACEBACK", raising=False)
     if value:
         monkeypatch.setenv("RTI_TRACEBACK", value)

@@ -6,7 +6,7 @@ import torch
 
 import rti
 from rti.data import Order, open_data
-from rti.lab.loss import evaluate_loss
+from rti.lab.evaluation.loss import evaluate_loss
 from rti.training.draws import DrawSettings, draw
 from test_cli import run, run_json
 from test_train_command import pictures as pictures

@@ -12,7 +12,7 @@ from PIL import Image
 import rti
 from rti.cli import main
 from rti.lab import scenes
-from rti.lab.scenes.evaluation import evaluate_scenes, noise_generator
+from rti.lab.evaluation.scenes import evaluate_scenes, noise_generator
 from rti.text.words import WordEncoder
 from tiny import CORE, DATA, assert_same_state, make_backbone, randomise_trainable, refused, save_scenes_model, snapshot
 

@@ -19,12 +19,12 @@ from forks import Forked
 from rti.cli import main
 from rti.cli.generate import generate
 from rti.images import to_uint8
+from rti.lab.evaluation.scenes import evaluate_scenes, noise_generator
 from rti.lab.pictures.folder import PictureFolder, images_per_second, is_whole, tidy, write_whole
 from rti.lab.pictures.generation import Generation, GenerationSettings, Shard, picture_seed
 from rti.lab.pictures.prompts import open_prompts
 from rti.lab.pictures.scorers.geneval import GenEvalScorer, SceneDetector
 from rti.lab.pictures.scorers.results import score_folder
-from rti.lab.scenes.evaluation import evaluate_scenes, noise_generator
 from scorer_models import LINES, write_lines
 from tiny import CORE, DATA, randomise_trainable, refused, save_scenes_model
 

@@ -8,6 +8,7 @@ import torch
 
 import rti
 from rti.flow import draw_noise
+from rti.lab.evaluation.scenes import noise_generator
 from rti.lab.probes import measures
 from rti.lab.probes.groupings import Row, grouping_rows, order_rows, probe_groupings
 from rti.lab.probes.photograph import cut_photograph, load_photograph
@@ -17,7 +18,6 @@ from rti.lab.probes.redundancy import KINDS, probe_redundancy, propose_core
 from rti.lab.probes.routing import probe_routing
 from rti.lab.probes.subjects import read_prompts, spread_labels, subjects_of, template_prompts
 from rti.lab.probes.trajectory import RegionsHook, Run, TrunkHook, fingerprint, middle, spread_steps
-from rti.lab.scenes.evaluation import noise_generator
 from rti.method.order import order
 from rti.method.partition import partition
 from rti.method.reductions import Reduction

@@ -10,12 +10,12 @@ from PIL import Image
 
 import rti
 from rti.images import enlarge, to_pil
+from rti.lab.evaluation.scenes import noise_generator
 from rti.lab.plots import COLOURS
 from rti.lab.probes import figures, paper
 from rti.lab.probes.gallery import Drawing, gallery, methods, overlay
 from rti.lab.probes.groupings import Row
 from rti.lab.probes.tint import fade, glow, tint_groups
-from rti.lab.scenes.evaluation import noise_generator
 from test_cli import DATA, run, run_json
 from test_probes import Skip, Soft, make_pipe, subjects
 from tiny import CORE, randomise_trainable, refused

@@ -422,7 +422,7 @@ def test_a_preset_names_its_text_encoder_without_its_weights(capsys, tmp_path, p
     monkeypatch.setattr(
         "rti.text.encoder.load_text_encoder", lambda *given: asked.append(given) or load_text_encoder(release)
     )
-    monkeypatch.setattr("rti.backbones.load_backbone", lambda *_, **__: pytest.fail("loaded the weights"))
+    monkeypatch.setattr("rti.resolve.load_backbone", lambda *_, **__: pytest.fail("loaded the weights"))
     values = run_json(capsys, "encode", "--data", photos, "-o", tmp_path / "cache", "--model", "minit2i-b16")
     assert asked == [("google/flan-t5-large", torch.float32, "cpu")]
     assert (values["length"], values["encoded"]) == (256, 5)

@@ -23,7 +23,7 @@ from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 
 if TYPE_CHECKING:
-    from rti.lab.scenes.evaluation import SceneResult
+    from rti.lab.evaluation.scenes import SceneResult
 
 evaluations = typer.Typer(
     no_args_is_help=True,
@@ -85,10 +85,10 @@ def scenes(
     if held_out and split not in (None, "held-out"):
         raise InputError(f"--held-out and --split {split} given; give one of them")
 
-    from rti.lab.scenes.earlier import Earlier
-    from rti.lab.scenes.evaluation import evaluate_scenes
-    from rti.lab.scenes.sheet import check_folder, save_results
-    from rti.lab.scenes.unfinished import Unfinished
+    from rti.lab.evaluation.earlier import Earlier
+    from rti.lab.evaluation.scenes import evaluate_scenes
+    from rti.lab.evaluation.sheet import check_folder, save_results
+    from rti.lab.evaluation.unfinished import Unfinished
     from rti.method.budgets import parse_budget
 
     earlier, unfinished = Earlier(reuse or ()), Unfinished(output)
@@ -168,7 +168,7 @@ def loss(
     --estimate clean shows how much of it is the fault of the estimate.
     """
     from rti.data import open_data
-    from rti.lab.loss import evaluate_loss, save_losses
+    from rti.lab.evaluation.loss import evaluate_loss, save_losses
     from rti.method.budgets import parse_budget
 
     given = None if budget is None else [parse_budget(text) for text in budget.split(",")]

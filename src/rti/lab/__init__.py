@@ -5,5 +5,5 @@ pictures   benchmarks: pictures at scale, scorers, paired comparison
 probes     where tokens are redundant
 study      token reductions under equal conditions
 bench      how fast, and where the time goes
-loss       the velocity loss on unseen data
+evaluation accuracy on the scenes world, and the velocity loss on unseen data
 """

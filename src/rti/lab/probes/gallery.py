@@ -12,13 +12,13 @@ from PIL import Image
 
 from rti.errors import InputError
 from rti.images import draw_regions, enlarge, to_pil
+from rti.lab.evaluation.scenes import noise_generator
 from rti.lab.plots import picture_grid
 from rti.lab.probes.groupings import Row
 from rti.lab.probes.measures import kept_by_skipping
 from rti.lab.probes.tint import fade, glow, tint_groups
 from rti.lab.probes.trajectory import Moment, RegionsHook, Run, TrunkHook
 from rti.lab.scenes.classes import subject_names
-from rti.lab.scenes.evaluation import noise_generator
 from rti.method.budgets import resolve_budget
 from rti.pipeline import Pipeline
 

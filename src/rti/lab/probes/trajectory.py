@@ -14,7 +14,7 @@ from torch import nn
 from rti.backbones.base import Backbone, Condition, Tokens
 from rti.errors import InputError
 from rti.flow import draw_noise
-from rti.lab.scenes.evaluation import noise_generator
+from rti.lab.evaluation.scenes import noise_generator
 from rti.method.budgets import Budget
 from rti.method.reductions import Reduction
 from rti.pipeline import Pipeline

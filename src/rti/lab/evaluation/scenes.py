@@ -21,9 +21,9 @@ from rti.elastic import ElasticModel
 from rti.errors import InputError
 from rti.flow import time_grid
 from rti.lab import scenes
+from rti.lab.evaluation.earlier import Earlier
+from rti.lab.evaluation.unfinished import Unfinished
 from rti.lab.pictures.generation import weights_of
-from rti.lab.scenes.earlier import Earlier
-from rti.lab.scenes.unfinished import Unfinished
 from rti.method.budgets import Budget, resolve_budget
 from rti.pipeline import Pipeline
 from rti.text.encoder import TextEncoder

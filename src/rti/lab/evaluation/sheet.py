@@ -12,8 +12,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from rti.errors import InputError
 from rti.images import INK, PAPER, check_output, contact_sheet, enlarge, save_image, to_pil, wrap
+from rti.lab.evaluation.scenes import SceneResult
 from rti.lab.scenes import TASKS, Scene
-from rti.lab.scenes.evaluation import SceneResult
 
 RIGHT, WRONG = (0, 128, 60), (200, 30, 30)
 _COLUMNS = 2 * len(TASKS)  # prompts take the tasks in turn: every column is one task
