@@ -12,7 +12,7 @@ from PIL import Image
 import rti
 from rti.cli import main
 from rti.lab import scenes
-from rti.lab.evaluation.scenes import evaluate_scenes, noise_generator
+from rti.lab.evaluation.scenes import evaluate_scenes, picture_generator
 from rti.text.words import WordEncoder
 from tiny import CORE, DATA, assert_same_state, make_backbone, randomise_trainable, refused, save_scenes_model, snapshot
 
@@ -148,7 +148,7 @@ def test_pictures_are_those_of_the_pipeline_and_another_seed_gives_others(releas
     [result] = evaluate_scenes(pipe, **QUICK, guidance=1.5)
     expected = pipe(
         result.score.scenes[4].caption,
-        generator=noise_generator(3, 4),
+        generator=picture_generator(3, 4),
         num_inference_steps=2,
         guidance_scale=1.5,
         output_type="pt",
@@ -162,7 +162,7 @@ def test_pictures_are_those_of_the_pipeline_and_another_seed_gives_others(releas
 
 def test_no_two_pictures_share_their_noise():
     """Not within a seed, and not between the seeds next to each other."""
-    draws = [torch.randn(2, generator=noise_generator(seed, index)) for seed in range(3) for index in range(40)]
+    draws = [torch.randn(2, generator=picture_generator(seed, index)) for seed in range(3) for index in range(40)]
     assert len({tuple(draw.tolist()) for draw in draws}) == 120
 
 

@@ -19,7 +19,7 @@ from forks import Forked
 from rti.cli import main
 from rti.cli.generate import generate
 from rti.images import to_uint8
-from rti.lab.evaluation.scenes import evaluate_scenes, noise_generator
+from rti.lab.evaluation.scenes import evaluate_scenes, picture_generator
 from rti.lab.pictures.folder import PictureFolder, images_per_second, is_whole, tidy, write_whole
 from rti.lab.pictures.generation import Generation, GenerationSettings, Shard, picture_seed
 from rti.lab.pictures.prompts import open_prompts
@@ -90,7 +90,7 @@ def test_pictures_are_those_of_the_pipeline_with_their_own_seeds(pipe, tmp_path)
 def test_seeds_are_one_per_picture_and_those_of_rti_eval_scenes():
     seeds = {picture_seed(seed, index, number) for seed in range(4) for index in range(60) for number in range(4)}
     assert len(seeds) == 4 * 60 * 4
-    assert picture_seed(7, 3) == noise_generator(7, 3).initial_seed()
+    assert picture_seed(7, 3) == picture_generator(7, 3).initial_seed()
     assert picture_seed(7, 3, 1) != picture_seed(7, 4, 0)
 
 

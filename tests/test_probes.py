@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import rti
-from rti.flow import draw_noise
-from rti.lab.evaluation.scenes import noise_generator
+from rti.flow import draw_noise, picture_generator
 from rti.lab.probes import measures
 from rti.lab.probes.groupings import Row, grouping_rows, order_rows, probe_groupings
 from rti.lab.probes.photograph import cut_photograph, load_photograph
@@ -94,7 +93,7 @@ def test_what_the_hook_sees_is_what_the_blocks_compute(family):
     backbone, seen = pipe.backbone, []
     run = make_run(pipe, 2, steps=1, watched=1, guidance=1.0)
     run.follow(backbone, [0, 1], TrunkHook(backbone), seen.append)
-    generators = [noise_generator(7, 0), noise_generator(7, 1)]
+    generators = [picture_generator(7, 0), picture_generator(7, 1)]
     noise = draw_noise((3, *backbone.image_size), generators, backbone.flow.noise_scale)
     _, condition = run.inputs([0, 1])
     tokens = backbone.embed(*backbone.check(noise, 0.0, condition), condition)

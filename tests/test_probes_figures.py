@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 import rti
+from rti.flow import picture_generator
 from rti.images import enlarge, to_pil
-from rti.lab.evaluation.scenes import noise_generator
 from rti.lab.plots import COLOURS
 from rti.lab.probes import figures, paper
 from rti.lab.probes.gallery import Drawing, gallery, methods, overlay
@@ -272,7 +272,7 @@ def test_methods_are_drawn_by_what_they_offer(family):
             num_inference_steps=2,
             output_type="pt",
             progress=False,
-            generator=noise_generator(0, 0),
+            generator=picture_generator(0, 0),
         ).images
         - 1
     )

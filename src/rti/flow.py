@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from rti.errors import check_whole
@@ -38,3 +39,13 @@ def draw_noise(
     """
     draws = [torch.randn(tuple(shape), generator=generator, device=generator.device) for generator in generators]
     return scale * torch.stack([draw.to(device) for draw in draws])
+
+
+def picture_seed(seed: int, index: int, number: int = 0) -> int:
+    """The seed of one picture of a prompt: no two of a run share one, nor do runs of different seeds."""
+    return int(np.random.SeedSequence([seed, index, number]).generate_state(1, np.uint64)[0])
+
+
+def picture_generator(seed: int, index: int, number: int = 0) -> torch.Generator:
+    """The generator of one picture's noise: its own, so that neither the batch nor the number of pictures matters."""
+    return torch.Generator().manual_seed(picture_seed(seed, index, number))

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from tqdm.auto import tqdm
 
@@ -19,7 +18,7 @@ from rti import __version__
 from rti.backbones.base import Backbone
 from rti.elastic import ElasticModel
 from rti.errors import InputError
-from rti.flow import time_grid
+from rti.flow import picture_generator, time_grid
 from rti.lab import scenes
 from rti.lab.evaluation.earlier import Earlier
 from rti.lab.evaluation.unfinished import Unfinished
@@ -136,14 +135,9 @@ def evaluate_scenes(
 
 def _draw(pipe: Pipeline, subjects: Sequence[Any], seed: int, first: int, options: dict[str, Any]) -> torch.Tensor:
     """The pictures of some prompts or classes, numbered from `first`: (n, 3, size, size) in [-1, 1]."""
-    generators = [noise_generator(seed, first + index) for index in range(len(subjects))]
+    generators = [picture_generator(seed, first + index) for index in range(len(subjects))]
     drawn = pipe(subjects, generator=generators, output_type="pt", progress=False, **options)
     return 2 * drawn.images.cpu() - 1
-
-
-def noise_generator(seed: int, index: int) -> torch.Generator:
-    """The generator of one picture's noise: its own, so that neither the batch nor the number of pictures matters."""
-    return torch.Generator().manual_seed(int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0]))
 
 
 def _compare(result: SceneResult, dense: SceneResult | None) -> SceneResult:

@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 from rti import __version__
 from rti.errors import InputError, check_finite, check_whole
 from rti.files import write_whole
-from rti.flow import time_grid
+from rti.flow import picture_seed, time_grid
 from rti.images import save_image
 from rti.lab.pictures.folder import (
     MANIFEST,
@@ -99,14 +99,6 @@ class Generated(NamedTuple):
     drawn: int
     there: int
     seconds: float
-
-
-def picture_seed(seed: int, index: int, number: int = 0) -> int:
-    """The seed of one picture: no two of a run share one, nor do runs of different seeds.
-
-    That of a prompt's first picture is the one of `rti eval scenes` for the same seed and index.
-    """
-    return int(np.random.SeedSequence([seed, index, number]).generate_state(1, np.uint64)[0])
 
 
 class Generation:

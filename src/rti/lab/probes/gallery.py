@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from rti.errors import InputError
+from rti.flow import picture_generator
 from rti.images import draw_regions, enlarge, to_pil
-from rti.lab.evaluation.scenes import noise_generator
 from rti.lab.plots import picture_grid
 from rti.lab.probes.groupings import Row
 from rti.lab.probes.measures import kept_by_skipping
@@ -37,7 +37,7 @@ class Drawing:
     guidance: float | None = None
 
     def pictures(self, pipe: Pipeline, subjects: Sequence[Any], budget: int | None) -> list[Image.Image]:
-        generators = [noise_generator(self.seed, index) for index in range(len(subjects))]
+        generators = [picture_generator(self.seed, index) for index in range(len(subjects))]
         settings = {"num_inference_steps": self.steps, "guidance_scale": self.guidance, "generator": generators}
         drawn = pipe(list(subjects), budget=budget, dense=budget is None, progress=False, **settings)
         return [enlarge(picture, SIDE) for picture in drawn.images]

@@ -13,8 +13,7 @@ from torch import nn
 
 from rti.backbones.base import Backbone, Condition, Tokens
 from rti.errors import InputError
-from rti.flow import draw_noise
-from rti.lab.evaluation.scenes import noise_generator
+from rti.flow import draw_noise, picture_generator
 from rti.method.budgets import Budget
 from rti.method.reductions import Reduction
 from rti.pipeline import Pipeline
@@ -149,7 +148,7 @@ class Run:
         condition = self.pipe._condition(
             some if backbone.conditioned_on == "text" else None, _labels(backbone, some), 1
         )
-        generators = [noise_generator(self.seed, index) for index in indices]
+        generators = [picture_generator(self.seed, index) for index in indices]
         shape = (backbone.channels, *backbone.image_size)
         return draw_noise(shape, generators, backbone.flow.noise_scale, backbone.device), condition
 
