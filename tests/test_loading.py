@@ -21,6 +21,7 @@ import rti
 from rti.backbones import FAMILIES, build
 from rti.backbones.checkpoint import read_json
 from rti.backbones.layers import FloatTable
+from rti.files import read_json
 from rti.presets import PRESETS
 from tiny import (
     SAVE,
@@ -535,6 +536,14 @@ def test_a_pytorch_file_that_ends_anywhere_is_refused(tmp_path, old_format):
 
 
 NESTED = '{"a": ' * 50_000 + "1" + "}" * 50_000
+
+
+def test_json_with_half_a_character_is_refused(tmp_path):
+    (tmp_path / "half.json").write_text('{"title": "\\ud83d"}')
+    (tmp_path / "whole.json").write_text('{"title": "\\ud83d\\ude00"}')
+    with refused("half.json", "not readable JSON"):
+        read_json(tmp_path / "half.json")
+    assert read_json(tmp_path / "whole.json") == {"title": "\N{GRINNING FACE}"}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', "\udcff", NESTED, '{"a": ' + "9" * 5000 + "}"])
