@@ -21,7 +21,6 @@ import rti
 from rti.backbones import FAMILIES, build
 from rti.backbones.checkpoint import read_json
 from rti.backbones.layers import FloatTable
-from rti.files import read_json
 from rti.presets import PRESETS
 from tiny import (
     SAVE,
