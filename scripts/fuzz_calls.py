@@ -5,6 +5,7 @@ Each case takes a call that works and puts one to three values of another kind i
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import tempfile
@@ -160,4 +161,7 @@ def find_or_get(name: Any, size: Any) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as root:
+        place = Path(root) / "a" / "b" / "c"
+        place.mkdir(parents=True)
+        os.chdir(place)  # where "../.." is small
         fuzzing.main(make_calls(Path(root)), __doc__)

@@ -81,6 +81,10 @@ COMMANDS = {
     "figure gallery": (("jit", "1", *JIT), ("--budget", "8")),
     "figure overlay": (("jit", "1", *JIT), ("--budget", "8")),
     "figure methods": (("jit", "1", *JIT), ("-o", "x.txt")),
+    "figure frontier": (("run",), ("-o", "x.txt")),
+    "figure fid": (("run",), ("-o", "x.txt")),
+    "figure steps": (("run",), ("-o", "x.txt")),
+    "figure walks": ((), ("-o", "x.txt")),
 }
 ALWAYS = ("demo", "web", "pretrain", "encode")  # end before the work in every case: it would take too long, or not end
 

@@ -309,7 +309,7 @@ def _save_results(folder: Path) -> None:
     (folder / "prompts.jsonl").write_text(entries_text(tuple(entries)))
     (folder / "timing.jsonl").write_text('{"pictures": 2, "seconds": 1.5, "device": "cpu"}\n')
     pictures = [{"file": file, "prompt": entry.index, "score": 0.5} for entry in entries for file in entry.files]
-    summary = {"overall": 0.5, "interval": [0.4, 0.6]}
+    summary = {"score": 0.5, "interval": [0.4, 0.6], "pictures": len(pictures)}
     score = {"metric": "clip", "scorer": {"model": "m"}, "summary": summary, "pictures": pictures}
     score |= {"digest": PictureFolder.open(folder).digest}
     (folder / "scores" / "clip.json").write_text(json.dumps(score))

@@ -537,6 +537,14 @@ def test_a_pytorch_file_that_ends_anywhere_is_refused(tmp_path, old_format):
 NESTED = '{"a": ' * 50_000 + "1" + "}" * 50_000
 
 
+def test_json_with_half_a_character_is_refused(tmp_path):
+    (tmp_path / "half.json").write_text('{"title": "\\ud83d"}')
+    (tmp_path / "whole.json").write_text('{"title": "\\ud83d\\ude00"}')
+    with refused("half.json", "not readable JSON"):
+        read_json(tmp_path / "half.json")
+    assert read_json(tmp_path / "whole.json") == {"title": "\N{GRINNING FACE}"}
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', "\udcff", NESTED, '{"a": ' + "9" * 5000 + "}"])
 def test_a_broken_or_foreign_config_is_refused(tmp_path, family, text):
     SAVE[family](tmp_path)

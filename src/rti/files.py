@@ -49,7 +49,10 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LARGEST_JSON:
             raise InputError(f"{path} has {path.stat().st_size:,} bytes; as JSON at most {LARGEST_JSON:,} are read")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+        if "\\ud" in text.lower():  # half of a surrogate pair is no text: nothing can show or write it
+            json.dumps(content, ensure_ascii=False).encode()
     except InputError:
         raise
     except RecursionError:
