@@ -20,7 +20,7 @@ from rti.cli import main
 from rti.cli.generate import generate
 from rti.images import to_uint8
 from rti.lab.evaluation.scenes import evaluate_scenes, picture_generator
-from rti.lab.pictures.folder import PictureFolder, images_per_second, is_whole, tidy, write_whole
+from rti.lab.pictures.folder import PictureFolder, images_per_second, is_whole, tidy, write_shared
 from rti.lab.pictures.generation import Generation, GenerationSettings, Shard, picture_seed
 from rti.lab.pictures.prompts import open_prompts
 from rti.lab.pictures.scorers.geneval import GenEvalScorer, SceneDetector
@@ -254,14 +254,14 @@ def test_a_file_that_several_processes_write_survives_their_tidying(tmp_path, mo
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", tidied)
-    write_whole(path, "all of it", shared=True)
+    write_shared(path, "all of it")
     assert (path.read_text(), len(calls)) == ("all of it", 2)
     calls.clear()
-    write_whole(path, "all of it", shared=True)
-    assert (path.read_text(), len(calls)) == ("all of it", 1)
+    write_shared(path, "all of it")  # whoever was first
+    assert (path.read_text(), len(calls)) == ("all of it", 0)
     assert list(tmp_path.iterdir()) == [path]
     with refused("x.json"):
-        write_whole(path / "x.json", "below a file")
+        write_shared(path / "x.json", "below a file")
 
 
 def test_a_picture_is_whole_with_its_beginning_its_end_and_its_size(tmp_path):

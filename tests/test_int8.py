@@ -40,7 +40,7 @@ def test_a_model_in_int8_is_close_and_can_be_undone(family):
 def test_an_attached_model_runs_in_int8_once_its_lora_is_folded_in():
     model = rti.attach(make_backbone("minit2i"), rti.RegionConfig(core=CORE)).eval()
     inputs = make_inputs(model.backbone)
-    with refused("LoRA", "merge()"):
+    with refused("LoRA", "fuse()"):
         quantise(model.backbone)
     expected = model.fuse()(*inputs, budget=16)
     with quantise(model.backbone):

@@ -290,7 +290,7 @@ def test_scenes_reject_nonsense():
 
 def test_importing_the_world_needs_numpy_only():
     """`rti` itself is replaced by an empty package: what it imports is not this package's business."""
-    folder = Path(rti.lab.scenes.__file__).parents[1]
+    folder = Path(rti.lab.scenes.__file__).parents[2]
     code = (
         "import sys, types; package = types.ModuleType('rti'); package.__path__ = [sys.argv[1]];"
         "sys.modules['rti'] = package; import rti.lab.scenes;"
