@@ -251,7 +251,9 @@ def test_profiles_are_drawn_over_the_relative_depth_a_panel_for_each_size(tmp_pa
 
 
 def test_profiles_without_a_name_for_the_figure_are_refused(capsys, tmp_path):
-    code, _, err = run(capsys, "figure", "redundancy", tmp_path / "a", tmp_path / "b", "-o", "")
+    code, _, err = run(
+        capsys, "figure", "redundancy", tmp_path / "a.json", tmp_path / "b.json", "--names", "a,b", "-o", ""
+    )
     assert (code, "must end in .png" in err) == (2, True)
 
 
