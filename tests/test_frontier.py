@@ -250,6 +250,13 @@ def test_profiles_are_drawn_over_the_relative_depth_a_panel_for_each_size(tmp_pa
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["b", "a", "c", paper.MODEL]
 
 
+def test_profiles_without_a_name_for_the_figure_are_refused(capsys, tmp_path):
+    code, _, err = run(
+        capsys, "figure", "redundancy", tmp_path / "a.json", tmp_path / "b.json", "--names", "a,b", "-o", ""
+    )
+    assert (code, "must end in .png" in err) == (2, True)
+
+
 def test_data_from_before_sizes_were_kept_is_one_panel(tmp_path):
     figure = profiles_figure(profiles({"a": probe([0.6, 0.7]), "b": probe([0.5, 0.8], 256)}), with_paper=True)
     (axes,) = figure.axes

@@ -582,3 +582,19 @@ def test_a_tiny_study_runs_is_interrupted_and_goes_on(tmp_path, capsys, forked):
     assert (code, err.count("\n"), "guess" in err, "pictures" in err) == (2, 1, True, True)
     code, _, err = run(capsys, "study", path, "--output", output, "--only", "nobody")
     assert (code, "nobody" in err) == (2, True)
+
+
+def test_a_job_that_is_just_starting_when_the_study_is_stopped_is_stopped_too(tmp_path, monkeypatch):
+    """Else it would go on alone, and stand in the way of the same command."""
+    sent = []
+    process = SimpleNamespace(poll=lambda: None, send_signal=sent.append, wait=lambda: None)
+
+    def start(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr("rti.study.run._start", start)
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(tmp_path, [Job("time-ours", ("info", "scenes"))])
+    assert sent == [signal.SIGTERM]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -114,10 +114,10 @@ def redundancy(
     if len(titles) != len(data) or len(set(titles)) < len(titles):
         raise InputError(f"names {', '.join(titles)} for {len(data)} models; give --names, a different one each")
     output = output or Path("profiles.png")
+    _check(output)
     if output.with_suffix(".json") in (path / "redundancy.json" if path.is_dir() else path for path in data):
         raise InputError(f"{output} would replace the data of a model; give another --output")
     found = profiles({title: read_data(path, "redundancy") for title, path in zip(titles, data, strict=True)})
-    _check(output)
     _write(profiles_figure(found, paper), {"figure": "profiles", "profiles": found}, output, json)
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,21 +72,24 @@ def run_jobs(folder: Path, jobs: Sequence[Job], workers: int = 2) -> list[str]:
         raise InputError(f"jobs need {', '.join(unknown)}, which are not in the study")
     running: dict[Job, tuple[subprocess.Popen, float]] = {}
     failed: list[str] = []
-    with tqdm(total=len(jobs), initial=len(jobs) - len(waiting), unit="job", desc="study") as bar, _terminable():
+    with tqdm(total=len(jobs), initial=len(jobs) - len(waiting), unit="job", desc="study") as bar:
         try:
-            while waiting or running:
-                open_names = {job.name for job in (*waiting, *running)} | set(failed)
-                for job in _startable(waiting, running, open_names, workers):
-                    waiting.remove(job)
-                    running[job] = (_start(folder, job, workers), time.monotonic())
-                    bar.set_postfix_str(", ".join(one.name for one in running))
-                for job in [job for job, (process, _) in running.items() if process.poll() is not None]:
-                    process, started = running.pop(job)
-                    if not _finish(folder, job, process.returncode, time.monotonic() - started):
-                        failed.append(job.name)
-                        waiting = _without_those_that_need(job.name, waiting, failed)
-                    bar.update()
-                time.sleep(0.05)
+            with _asked_to_stop() as asked:
+                while waiting or running:
+                    if asked:
+                        raise KeyboardInterrupt
+                    open_names = {job.name for job in (*waiting, *running)} | set(failed)
+                    for job in _startable(waiting, running, open_names, workers):
+                        waiting.remove(job)
+                        running[job] = (_start(folder, job, workers), time.monotonic())
+                        bar.set_postfix_str(", ".join(one.name for one in running))
+                    for job in [job for job, (process, _) in running.items() if process.poll() is not None]:
+                        process, started = running.pop(job)
+                        if not _finish(folder, job, process.returncode, time.monotonic() - started):
+                            failed.append(job.name)
+                            waiting = _without_those_that_need(job.name, waiting, failed)
+                        bar.update()
+                    time.sleep(0.05)
         finally:
             for process, _ in running.values():
                 process.send_signal(signal.SIGTERM)
@@ -152,14 +155,14 @@ def _without_those_that_need(name: str, waiting: list[Job], failed: list[str]) -
 
 
 @contextlib.contextmanager
-def _terminable():
-    """A request to terminate ends us as Ctrl-C does: in order."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
+def _asked_to_stop() -> Iterator[list[int]]:
+    """Fills with the signals that ask us to end. They raise nothing: a job that is just being started would be lost."""
+    asked: list[int] = []
+    before = {
+        one: signal.signal(one, lambda number, _: asked.append(number)) for one in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
-        yield
+        yield asked
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
