@@ -593,7 +593,7 @@ def test_a_job_that_is_just_starting_when_the_study_is_stopped_is_stopped_too(tm
         os.kill(os.getpid(), signal.SIGTERM)
         return process
 
-    monkeypatch.setattr("rti.study.run._start", start)
+    monkeypatch.setattr("rti.lab.study.run._start", start)
     with pytest.raises(KeyboardInterrupt):
         run_jobs(tmp_path, [Job("time-ours", ("info", "scenes"))])
     assert sent == [signal.SIGTERM]

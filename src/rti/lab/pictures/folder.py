@@ -106,8 +106,8 @@ def write_shared(path: Path, text: str) -> None:
         try:
             with whole_file(path, shared=True) as temporary:
                 temporary.write_text(text, encoding="utf-8")
-        except InputError:
-            if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        except InputError as error:
+            if not isinstance(error.__context__, FileNotFoundError) or not path.parent.is_dir():
                 raise
 
 
