@@ -16,7 +16,7 @@ def pretrain(
 ) -> None:
     """Train a backbone from scratch, with every parameter trainable: the same loop as rti train, without an interface.
 
-    Any setting below can be given, such as --steps 20000 --evaluate-every 1000. --sizes changes the model: --sizes
+    Any setting below can be given, such as --steps 20000 --save-every 500. --sizes changes the model: --sizes
     image_size=32,patch_spacing=2,prompt_length=16,noise_scale=1.0 is the scenes model at half its size (scenes-jit:
     input_size=32,patch_spacing=2,noise_scale=1.0), and --start-from RUN/model goes on with it at the full size.
     To resume, run the same command again.
