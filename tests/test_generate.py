@@ -237,7 +237,7 @@ def test_what_killed_processes_left_unfinished_is_gone_after_the_next_run(pipe, 
     assert not any(Path(name).name.startswith(".") for name in before)
     for name in ("00001/metadata.jsonl", "00001/samples/0000.png", "prompts.jsonl"):
         (tmp_path / name).unlink()
-    for name in (".prompts.jsonl.78.part", "00001/.metadata.jsonl.part", "00001/samples/.0000.part.png"):
+    for name in (".prompts.jsonl.78.part", "00001/.metadata.jsonl.part", "00001/samples/.0000.png.part"):
         (tmp_path / name).write_text("half of")
     Generation(pipe, prompts, tmp_path, QUICK).run(progress=False)
     assert contents(tmp_path) == before
@@ -483,7 +483,7 @@ def drawn(folder):
 
 
 def writing(folder):
-    return any(os.path.exists(f"{folder}/{index:05d}/samples/.0000.part.png") for index in range(COUNT))
+    return any(os.path.exists(f"{folder}/{index:05d}/samples/.0000.png.part") for index in range(COUNT))
 
 
 @pytest.fixture(scope="module")
