@@ -17,7 +17,11 @@ class Gone(NamedTuple):
     has_value: bool = True
 
 
-GONE: list[Gone] = []
+_EXTRACTOR = "torch-fidelity makes the features; those of any other network go in by --features FILE"
+GONE: list[Gone] = [
+    Gone("score fid", "--extractor", _EXTRACTOR),
+    Gone("score is", "--extractor", _EXTRACTOR),
+]
 
 
 def without_what_is_gone(arguments: Sequence[str]) -> list[str]:
