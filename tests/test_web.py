@@ -8,7 +8,6 @@ import json
 import runpy
 import shutil
 import socket
-import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -184,19 +183,16 @@ def test_a_visitor_types_a_prompt_moves_the_dial_and_sees_both_pictures_and_the_
     assert Image.open(tmp_path / "draw.png").width == 1200
 
 
-def test_a_dial_that_was_moved_says_what_is_shown(visit):
+def test_a_dial_that_was_moved_does_not_change_what_is_said_of_the_pictures(visit):
     visit.fill("#budget input[type=range]", "12")
     visit.fill("#steps input[type=range]", "1")
     visit.click("#generate")
-    status(visit, "Done")
+    status(visit, "Done, with 12 regions.")
     visit.fill("#budget input[type=range]", "20")
-    status(visit, "Drawn with 12 regions; press Generate to draw with 20.", "#stale")
-    visit.fill("#budget input[type=range]", "12")
-    visit.wait_for_function("document.querySelector('#stale').innerText.trim() == ''")
-    visit.fill("#budget input[type=range]", "20")
-    status(visit, "Drawn with 12", "#stale")
+    visit.check("#overlay input")
+    assert "with 12 regions" in visit.inner_text("#status")
     visit.click("#generate")
-    visit.wait_for_function("document.querySelector('#stale').innerText.trim() == ''")
+    status(visit, "Done, with 20 regions.")
 
 
 def test_a_visitor_who_asks_for_too_much_gets_a_sentence_and_keeps_the_pictures(visit):
@@ -261,28 +257,37 @@ def test_a_second_click_draws_anew_and_a_stop_after_it_stops_all(visit, studio, 
     visit.fill("#steps input[type=range]", "2")
     visit.click("#generate")  # the first would take 20 seconds
     status(visit, "Done")
-    wait_until(lambda: len(studio.line) == 0)
     visit.fill("#steps input[type=range]", "200")
     visit.dblclick("#generate")
     status(visit, "of 200")
     visit.click("#stop")
-    wait_until(lambda: len(studio.line) == 0)
+    wait_until(lambda: not studio.drawing)
     time.sleep(0.5)
-    assert len(studio.line) == 0  # and nothing starts afterwards
+    assert not studio.drawing  # and nothing starts afterwards
     assert "Stopped" in visit.inner_text("#status")
 
 
-def test_a_visitor_in_line_is_told_and_stops_without_waiting(visit, studio):
-    nobody = threading.Event()
-    with studio.line.turn(nobody, tell=lambda before: None):  # somebody else's picture
-        visit.click("#generate")
-        status(visit, "Waiting: 1 picture before yours.")
-        visit.click("#stop")
-        status(visit, "Stopped")
-        wait_until(lambda: len(studio.line) == 1)
+def test_a_visitor_in_line_is_told_and_stops_without_waiting_and_who_leaves_makes_room(
+    visit, context, address, studio, monkeypatch
+):
+    head = studio.backbone.head
+    monkeypatch.setattr(studio.backbone, "head", lambda tokens: time.sleep(0.05) or head(tokens))
+    somebody = context.new_page()
+    somebody.goto(address)
+    somebody.fill("#steps input[type=range]", "200")
+    somebody.click("#generate")
+    status(somebody, "Drawing dense: step")
     visit.fill("#steps input[type=range]", "1")
     visit.click("#generate")
+    status(visit, "queue: 1/1")
+    visit.click("#stop")
+    assert "queue" not in status(visit, "Stopped")
+    visit.click("#generate")
+    status(visit, "queue: 1/1")
+    somebody.close()  # whose picture would take 20 seconds
+    started = time.perf_counter()
     status(visit, "Done")
+    assert time.perf_counter() - started < 15
 
 
 def test_a_visitor_sees_the_curves_and_the_table_of_a_study_also_on_a_phone(context, studio):
@@ -318,7 +323,7 @@ def test_the_command_serves_the_model_it_was_given(capsys, tmp_path, monkeypatch
     code, _, err = run(capsys, "web", DATA / "jit-tiny")
     assert (code, "adapter" in err) == (2, True)
     code, _, err = run(capsys, "web", tmp_path / "adapter", "--port", 0)
-    assert (code, "port 0" in err) == (2, True)
+    assert (code, "port must be from 1 to 65535, got 0" in err) == (2, True)
     assert len(served) == 1
 
 
