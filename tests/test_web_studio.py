@@ -42,7 +42,8 @@ def test_both_pictures_are_those_of_the_pipeline_from_the_same_noise(studio):
     assert last.overlay.size == last.region.size
     assert not np.array_equal(last.overlay, last.region)
     assert last.speedup == last.dense_seconds / last.region_seconds
-    assert last.message == "Done, with 10 regions."
+    assert last.message.startswith("Done, with 10 regions: ")
+    assert f"{last.speedup:.2f} times as fast" in last.message
 
 
 def test_the_overlay_shows_the_regions_of_the_last_step(studio):

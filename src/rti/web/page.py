@@ -14,7 +14,7 @@ from rti.images import draw_regions
 from rti.lab.probes.photograph import cut_photograph, load_photograph
 from rti.lab.study.tables import table
 from rti.method.budgets import resolve_budget
-from rti.web.studio import LONGEST_PROMPT, MOST_STEPS, Frame, Request, Stopped, Studio
+from rti.web.studio import LONGEST_PROMPT, MOST_STEPS, Request, Stopped, Studio
 from rti.web.study import study_curves
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
@@ -35,15 +35,11 @@ STUDY = (
 )
 CSS = """
 .gradio-container {max-width: min(1100px, 100vw) !important; margin: auto}
-#numbers {min-height: 5em}
-#status {min-height: 3.5em}
+#status {min-height: 5em}
 #status .wrap {overflow: visible !important}  /* where Gradio tells the place in line */
 #study_table {overflow-x: auto}
 #study_table th, #study_table td {padding: 3px 6px; font-size: 12px; word-break: keep-all; overflow-wrap: normal}
 #study_table td {white-space: nowrap}
-.blocks {display: flex; gap: 3px; align-items: flex-end; height: 70px; margin: 4px 0}
-.blocks i {flex: 1; background: #0072B2; border-radius: 2px 2px 0 0}
-.blocks i.core {background: #D55E00}
 """
 LOOK = dict(interactive=False, format="png", buttons=["download"])  # of every picture
 VISITORS = 64  # in line at most; and whose last pictures are held, about 2 MB each: the next takes the oldest's place
@@ -102,7 +98,6 @@ def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
                 region = gradio.Image(label="Region tokens", elem_id="region", height=380, **LOOK)
             show = gradio.Checkbox(label="Show the regions of the last step", value=False, elem_id="overlay")
             status = gradio.Markdown("Both pictures start from the same noise.", elem_id="status")
-            numbers = gradio.HTML(elem_id="numbers")
     drawn = gradio.State((None, None), time_to_live=KEPT_SECONDS)  # the region picture without and with its regions
     wish = gradio.State(time_to_live=KEPT_SECONDS)  # what stops the run that the visitor asked for last
     running: dict[str, threading.Event] = {}  # the same, by visitor
@@ -124,25 +119,24 @@ def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
     def generate(
         subject: Any, seed: Any, steps: Any, guidance: Any, budget: Any, text_budget: Any, show: bool, stop: Any
     ) -> Iterator[tuple]:
-        stop, kept = stop or threading.Event(), (gradio.skip(), gradio.skip())  # what was drawn before
-        if stop.is_set():
+        stop, skip = stop or threading.Event(), gradio.skip()  # skip: what was drawn before stays
+        if stop.is_set():  # while it was in line
+            yield skip, skip, skip, skip
             return
         text = int(text_budget) if words is not None and text_budget != words else None
         request = Request(_whole(subject), _whole(seed), _whole(steps), guidance, _whole(budget), text)
         try:
             for frame in studio.draw(request, stop):
                 pictures = frame.region, frame.overlay or frame.region
-                yield frame.dense, pictures[show], frame.message, numbers_of(studio, request, frame), pictures
-        except Stopped:
-            yield *kept, "Stopped.", "", (None, None)
-        except InputError as error:
-            yield *kept, _sentence(error), *kept
+                yield frame.dense, pictures[show], frame.message, pictures
+        except (Stopped, InputError) as error:
+            yield skip, skip, _sentence(error), skip
 
     hidden = dict(queue=False, show_progress="hidden", api_visibility="private")
     drawing = go.click(begin, None, wish, trigger_mode="multiple", **hidden).then(
         generate,
         [subject, seed, steps, guidance, budget, text_budget, show, wish],
-        [dense, region, status, numbers, drawn],
+        [dense, region, status, drawn],
         api_name="generate",
         trigger_mode="multiple",
         show_progress="minimal",
@@ -201,34 +195,12 @@ def first_prompt(studio: Studio) -> str:
     return PROMPTS[0] if isinstance(studio.pipe.text_encoder, WordEncoder) else "a lighthouse in soft morning light"
 
 
-def numbers_of(studio: Studio, request: Request, frame: Frame) -> str:
-    """Times, speed-up and tokens per block, as HTML."""
-    if frame.speedup is None:
-        return ""
-    tokens = studio.tokens_per_block(request.budget)
-    patches = studio.backbone.patches
-    first, last = studio.elastic.config.core
-    bars = "".join(
-        f'<i class="{"core" if first <= block <= last else ""}" style="height: {max(3, 100 * count // patches)}%"'
-        f' title="block {block}: {count} tokens"></i>'
-        for block, count in enumerate(tokens)
-    )
-    core = sorted(set(tokens[first : last + 1]))
-    return (
-        f"<p><b>dense {frame.dense_seconds:.2f} s, regions {frame.region_seconds:.2f} s: "
-        f"{frame.speedup:.2f} times as fast</b>, measured on this machine.</p>"
-        f'<div class="blocks">{bars}</div>'
-        f"<p>Image tokens in each block: {patches}, and {' or '.join(map(str, core))} in the core, "
-        f"blocks {first} to {last} of {len(tokens)}.</p>"
-    )
-
-
 def _whole(value: Any) -> Any:
     """Numbers of a form are often floats; what is no whole number is left for the check to refuse."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _sentence(error: InputError, path: str | None = None) -> str:
+def _sentence(error: Exception, path: str | None = None) -> str:
     """An error for a visitor: one line that begins with a capital and names no file of this machine."""
     text = " ".join(str(error).split())
     if path is not None:
@@ -246,9 +218,7 @@ def launch(
     """Serve the page and give back its address. Host None leaves it to GRADIO_SERVER_NAME, as on a Space."""
     from starlette.middleware import Middleware
 
-    theme = gradio.themes.Default(
-        font=["ui-sans-serif", "system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
-    )
+    fonts = dict(font=["ui-sans-serif", "system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     try:
         _, address, _ = page.launch(
             server_name=host,
@@ -262,7 +232,7 @@ def launch(
             footer_links=[],
             max_file_size=LARGEST_UPLOAD,
             state_session_capacity=VISITORS,
-            theme=theme,
+            theme=gradio.themes.Default(**fonts),  # the usual ones come from another machine
             css=CSS,
             app_kwargs={"middleware": [Middleware(Guard)]},
         )
