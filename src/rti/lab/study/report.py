@@ -12,9 +12,9 @@ import numpy as np
 from rti.files import write_whole
 from rti.lab.intervals import as_list, mean_interval, stratified_summary
 from rti.lab.study.faults import count_faults
-from rti.lab.study.plan import Row, Study, as_json, budgets_of, is_elastic
-from rti.lab.study.results import Results, Verdicts, mean_of
-from rti.lab.study.tables import TIME_EDGES, faults, leads, table, times
+from rti.lab.study.plan import Row, Study
+from rti.lab.study.results import Results
+from rti.lab.study.tables import TABLES, TIME_EDGES
 
 
 def collect(study: Study, folder: Path) -> dict[str, Any]:
@@ -24,116 +24,118 @@ def collect(study: Study, folder: Path) -> dict[str, Any]:
     resampled. Two rows are compared by the seeds they share.
     """
     results = Results(study, folder)
-    rows = [_row(results, row, budget) for row in study.rows for budget in budgets_of(study, row)]
+    rows = [_row(results, row, budget) for row in study.rows for budget in study.budgets_of(row)]
+    found = ("overall", "loss_difference", "speedup", "by_steps")
     return {
-        "study": as_json(study),
+        "study": study.as_json(),
         "done": results.done,
         "jobs": len(results.jobs),
         "dense": _dense(results),
-        "rows": [row for row in rows if row is not None],
+        "rows": [row for row in rows if any(name in row for name in found)],
     }
 
 
 def save(folder: Path, values: dict[str, Any]) -> Path:
     """Write results.json, and the tables beside it."""
-    texts = {"results.json": json.dumps(values, indent=1) + "\n", "table.md": table(values)}
-    texts |= {"leads.md": leads(values), "times.md": times(values), "faults.md": faults(values)}
-    for name, text in texts.items():
-        write_whole(folder / name, text)
+    write_whole(folder / "results.json", json.dumps(values, indent=1) + "\n")
+    for name, table in TABLES.items():
+        write_whole(folder / f"{name}.md", table(values))
     return folder / "results.json"
 
 
 def _dense(results: Results) -> list[dict[str, Any]]:
     """The frozen backbone at each number of sampling steps, also on the prompts of the rows that vary the steps."""
-    study, rows = results.study, []
+    study, found = results.study, []
     counts = [row.images[budget] for row in study.rows for budget in row.steps_at if budget in row.images]
-    for steps in dict.fromkeys((study.sample_steps, *study.dense_steps)):
-        verdicts = results.dense(steps)
-        if verdicts is not None:
-            same = {"same_prompts": _accuracy(verdicts.first(min(counts)))} if counts else {}
-            rows.append({"steps": steps} | _accuracy(verdicts) | same)
-    return rows
+    for steps in study.every_steps:
+        right = results.dense(steps)
+        if right is not None:
+            same = {"same_prompts": _accuracy(results, right[: min(counts)])} if counts else {}
+            found.append({"steps": steps} | _accuracy(results, right) | same)
+    return found
 
 
-def _row(results: Results, row: Row, budget: int) -> dict[str, Any] | None:
+def _row(results: Results, row: Row, budget: int) -> dict[str, Any]:
     study = results.study
     values: dict[str, Any] = {"name": row.name, "title": row.title, "group": row.group, "budget": budget}
-    values |= {"seen": budget in study.budgets, "elastic": is_elastic(row)}
+    values |= {"seen": budget in study.budgets, "elastic": row.is_elastic}
     values |= _loss(results, row, budget) | results.speed(row, budget)
-    judged, verdicts = results.judged(row, budget), results.verdicts(row, budget)
-    if verdicts:
-        drawn = [picture for pictures in judged.values() for picture in pictures]
-        values |= _accuracy(mean_of([*verdicts.values()]), results.dense(study.sample_steps))
-        values |= {"seeds": len(verdicts), "faults": count_faults(drawn, budget)}
-        values |= {"overall_by_seed": [_accuracy(one)["overall"] for one in verdicts.values()]}
-    values |= _by_steps(results, row, budget)
-    found = ("overall", "loss_difference", "speedup", "by_steps")
-    if not any(name in values for name in found):
-        return None
-    return values | _behind(results, row, budget)
+    if right := [*results.right(row, budget).values()]:
+        mean = np.mean(right, axis=0)
+        values |= _accuracy(results, mean) | _minus(results, mean, results.dense(study.sample_steps), "difference")
+        drawn = [
+            (*prompt, letter)
+            for letters in results.letters(row, budget).values()
+            for prompt, letter in zip(results.prompts, letters, strict=False)
+        ]
+        values |= {"seeds": len(right), "faults": count_faults(drawn)}
+        values |= {"overall_by_seed": [_accuracy(results, one)["overall"] for one in right]}
+    return values | _by_steps(results, row, budget) | _behind(results, row, budget)
 
 
 def _by_steps(results: Results, row: Row, budget: int) -> dict[str, Any]:
     """The row at fewer sampling steps, and at the study's own; each paired with dense at every number of steps."""
-    study, found = results.study, []
-    several = [(steps, results.verdicts(row, budget, steps)) for steps in row.steps_at.get(budget, ())]
-    if any(verdicts for _, verdicts in several):
-        several.append((study.sample_steps, results.verdicts(row, budget)))
-    for steps, verdicts in several:
-        if not verdicts:
-            continue
-        mean = mean_of([*verdicts.values()])
-        against = []
-        for fewer in dict.fromkeys((study.sample_steps, *study.dense_steps)):
-            dense = results.dense(fewer)
-            paired = _accuracy(mean, dense) if dense is not None else {}
-            if "difference" in paired:
-                against.append(
-                    {"steps": fewer} | {name: paired[name] for name in ("difference", "difference_interval")}
-                )
-        found.append({"steps": steps, "seeds": len(verdicts)} | _accuracy(mean) | {"minus_dense_at": against})
-    return {"by_steps": found} if found else {}
+    several = {steps: results.right(row, budget, steps) for steps in row.steps_at.get(budget, ())}
+    if not any(several.values()):
+        return {}
+    found = []
+    for steps, right in (*several.items(), (results.study.sample_steps, results.right(row, budget))):
+        if right:
+            mean = np.mean([*right.values()], axis=0)
+            paired = {fewer: _minus(results, mean, results.dense(fewer), "difference") for fewer in results.study.every_steps}
+            against = [{"steps": fewer} | one for fewer, one in paired.items() if one]
+            found.append(
+                {"steps": steps, "seeds": len(right)} | _accuracy(results, mean) | {"minus_dense_at": against}
+            )
+    return {"by_steps": found}
 
 
 def _behind(results: Results, row: Row, budget: int) -> dict[str, Any]:
     """By how much the study's first row is better at the same budget, paired by seed, by prompt and by example."""
     first, found = results.study.rows[0], {}
-    if row is first or budget not in budgets_of(results.study, first):
+    if row is first or budget not in results.study.budgets_of(first):
         return found
-    ours, other = _shared(*(results.verdicts(one, budget) for one in (first, row)))
-    if ours and other:
-        ours, other = mean_of(ours), mean_of(other)
-        count = min(len(ours.tasks), len(other.tasks))
-        change = ours.right[:count] - other.right[:count]
-        _, _, lead, interval = stratified_summary(change, other.tasks[:count])
-        found |= {"lead": lead, "lead_interval": as_list(interval), "lead_images": count}
+    ours, other = _shared(*(results.right(one, budget) for one in (first, row)))
+    if ours is not None:
+        count = min(len(ours), len(other))
+        found |= _minus(results, ours[:count], other[:count], "lead") | {"lead_images": count}
     (below, times), (above, _) = (results.losses(one, budget) for one in (first, row))
     below, above = _shared(below, above)
-    if below and above:
-        change = np.mean(above, axis=0) - np.mean(below, axis=0)
+    if below is not None:
+        change = above - below
         found |= {"loss_lead": float(change.mean()), "loss_lead_interval": _spread(change)}
-        parts = [change[inside] for inside in _by_time(times)]
+        parts = _by_time(change, times)
         found["loss_lead_by_time"] = [
             [float(part.mean()), *(_spread(part) or ())] if len(part) else None for part in parts
         ]
     return found
 
 
-def _shared(first: dict[int, Any], second: dict[int, Any]) -> tuple[list[Any], list[Any]]:
-    """Both at the training seeds they share, which draw the same data, noise and budgets; else at all they have."""
-    seeds = [seed for seed in first if seed in second]
-    both = [{seed: one[seed] for seed in seeds} for one in (first, second)] if seeds else [first, second]
-    return [*both[0].values()], [*both[1].values()]
+def _shared(first: dict[int, Any], second: dict[int, Any]) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The means of both over the training seeds they share, which draw the same data, noise and budgets; else over all
+    they have. None if one of them has none."""
+    if not first or not second:
+        return None, None
+    seeds = set(first) & set(second) or {*first, *second}
+    first, second = (np.mean([one[seed] for seed in one if seed in seeds], axis=0) for one in (first, second))
+    return first, second
 
 
-def _accuracy(verdicts: Verdicts, dense: Verdicts | None = None) -> dict[str, Any]:
-    tasks, _, overall, interval = stratified_summary(*verdicts, shares=True)
-    count = len(verdicts.tasks)
-    found = {"images": count, "overall": overall, "interval": as_list(interval), "tasks": tasks}
-    if dense is not None and len(dense.tasks) >= count:
-        _, _, change, spread = stratified_summary(verdicts.right - dense.first(count).right, verdicts.tasks)
-        found |= {"difference": change, "difference_interval": as_list(spread)}
-    return found
+def _accuracy(results: Results, right: np.ndarray) -> dict[str, Any]:
+    tasks, _, overall, interval = stratified_summary(right, _tasks(results, right), shares=True)
+    return {"images": len(right), "overall": overall, "interval": as_list(interval), "tasks": tasks}
+
+
+def _minus(results: Results, right: np.ndarray, other: np.ndarray | None, name: str) -> dict[str, Any]:
+    """The mean paired difference: fewer pictures are the first of more, so they are paired with any other's first."""
+    if other is None or len(other) < len(right):
+        return {}
+    _, _, change, spread = stratified_summary(right - other[: len(right)], _tasks(results, right))
+    return {name: change, f"{name}_interval": as_list(spread)}
+
+
+def _tasks(results: Results, right: np.ndarray) -> list[str]:
+    return [task for task, _ in results.prompts[: len(right)]]
 
 
 def _loss(results: Results, row: Row, budget: int) -> dict[str, Any]:
@@ -142,7 +144,7 @@ def _loss(results: Results, row: Row, budget: int) -> dict[str, Any]:
     if not changes:
         return {}
     change = np.mean([*changes.values()], axis=0)
-    parts = [change[inside] for inside in _by_time(times)]
+    parts = _by_time(change, times)
     return {
         "loss_difference": float(change.mean()),
         "loss_interval": _spread(change),
@@ -154,8 +156,8 @@ def _loss(results: Results, row: Row, budget: int) -> dict[str, Any]:
     }
 
 
-def _by_time(times: np.ndarray) -> list[np.ndarray]:
-    return [(times >= low) & (times < high) for low, high in pairwise(TIME_EDGES)]
+def _by_time(values: np.ndarray, times: np.ndarray) -> list[np.ndarray]:
+    return [values[(times >= low) & (times < high)] for low, high in pairwise(TIME_EDGES)]
 
 
 def _spread(values: np.ndarray) -> list[float] | None:
