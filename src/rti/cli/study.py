@@ -83,7 +83,10 @@ def _show_plan(kept: dict[Any, dict[str, Any] | None], workers: int) -> dict[str
     hours = None if any(row["hours_left"] is None for row in rows) else sum(row["hours_left"] for row in rows)
     total = {"kind": "all", "hours_left": hours} | {name: sum(row[name] for row in rows) for name in ("jobs", "done")}
     cells = [
-        ["unknown" if value is None else f"{value:.1f}" if isinstance(value, float) else value for value in row.values()]
+        [
+            "unknown" if value is None else f"{value:.1f}" if isinstance(value, float) else value
+            for value in row.values()
+        ]
         for row in (*rows, {name: total[name] for name in rows[0]})
     ]
     title = f"hours left, {counted(workers, 'worker')}"

@@ -5,11 +5,11 @@ Every job is a command of `rti` that anyone can run by hand; the study only says
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NewType, get_args, get_origin, get_type_hints
 
 from rti.errors import InputError
 from rti.files import read_json
@@ -18,41 +18,7 @@ from rti.method.reductions import REDUCTIONS
 GROUPS = ("main", "component", "order", "core")
 KINDS = ("train", "loss", "pictures", "time")  # of jobs
 FOLDER = "{study}"  # stands for the study's folder in commands: it may be copied and moved
-
-
-def _is_whole(value: Any, least: int = 1) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _are_whole(values: Any, least: int = 1) -> bool:
-    return isinstance(values, tuple) and all(_is_whole(value, least) for value in values)
-
-
-def _by_budget(values: Any, fits: Callable[[Any], bool]) -> bool:
-    return isinstance(values, dict) and all(_is_whole(budget) and fits(value) for budget, value in values.items())
-
-
-# What the settings of a study and of its rows may be: the names, in words, and the test.
-_ALLOWED: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-    ("model data name title reduction group", "a text", lambda one: isinstance(one, str) and one != ""),
-    ("settings train", "an object", lambda one: isinstance(one, dict)),
-    ("compile", "true or false", lambda one: isinstance(one, bool)),
-    ("budgets", "whole numbers of at least 1", lambda one: _are_whole(one) and one != ()),
-    ("unseen dense_steps", "whole numbers of at least 1", _are_whole),
-    ("seeds", "whole numbers, at least one of them", lambda one: _are_whole(one, 0) and one != ()),
-    ("sample_steps dense_images loss_examples passes time_batch", "a whole number, 1 or more", _is_whole),
-    ("seed", "a whole number, 0 or more", lambda one: _is_whole(one, 0)),
-    ("images", "numbers of pictures by budget", lambda one: _by_budget(one, _is_whole)),
-    ("steps_at", "lists of steps by budget", lambda one: _by_budget(one, _are_whole)),
-)
-
-
-def _check(one: Row | Study, where: str) -> None:
-    """Refuse a setting of another kind than the study needs."""
-    for names, allowed, fits in _ALLOWED:
-        for name in names.split():
-            if hasattr(one, name) and not fits(getattr(one, name)):
-                raise InputError(f"{name} of {where} must be {allowed}, got {str(getattr(one, name))[:60]!r}")
+Count = NewType("Count", int)  # of at least 1; other whole numbers are of at least 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +31,13 @@ class Row:
     group: str = "main"
     settings: dict[str, Any] = field(default_factory=dict)  # of `rti train`, such as cuts and cuts_from
     seeds: tuple[int, ...] = (0,)
-    images: dict[int, int] = field(default_factory=dict)  # scored at a budget, for each seed; others: loss only
-    steps_at: dict[int, tuple[int, ...]] = field(default_factory=dict)  # sampling steps also tried, by budget
+    images: dict[Count, Count] = field(default_factory=dict)  # scored at a budget, for each seed; others: loss only
+    steps_at: dict[Count, tuple[Count, ...]] = field(default_factory=dict)  # sampling steps also tried, by budget
 
     def __post_init__(self):
-        _check(self, f"row {str(self.name)[:60]!r}")
-        if not set(self.name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") or len(self.name) > 64:  # part of files'
-            raise InputError(
-                f"row name {self.name!r} is not usable; allowed: up to 64 small letters, digits and hyphens"
-            )
+        if not re.fullmatch("[a-z0-9-]{1,64}", self.name):  # it is part of the names of files
+            allowed = "up to 64 small letters, digits and hyphens"
+            raise InputError(f"row name {self.name!r} is not usable; allowed: {allowed}")
         for what, allowed in {"group": GROUPS, "reduction": tuple(REDUCTIONS)}.items():
             if getattr(self, what) not in allowed:
                 given = f"unknown {what} {getattr(self, what)!r} of row {self.name}"
@@ -92,23 +56,22 @@ class Study:
     model: str
     rows: tuple[Row, ...]
     data: str = "scenes"
-    budgets: tuple[int, ...] = (16, 32, 64, 128)
-    unseen: tuple[int, ...] = ()  # budgets that no row is trained at
+    budgets: tuple[Count, ...] = (16, 32, 64, 128)
+    unseen: tuple[Count, ...] = ()  # budgets that no row is trained at
     train: dict[str, Any] = field(default_factory=dict)  # settings of `rti train` for all rows
-    sample_steps: int = 25
-    dense_images: int = 1200
-    dense_steps: tuple[int, ...] = ()  # fewer sampling steps, to compare with fewer tokens
-    loss_examples: int = 512
+    sample_steps: Count = 25
+    dense_images: Count = 1200
+    dense_steps: tuple[Count, ...] = ()  # fewer sampling steps, to compare with fewer tokens
+    loss_examples: Count = 512
     compile: bool = False  # the blocks, in training and scoring; not in timing
-    passes: int = 5  # of the timing
-    time_batch: int = 1  # pictures at a time in the timing: one says how soon a picture is there, many the throughput
+    passes: Count = 5  # of the timing
+    time_batch: Count = 1  # pictures at a time in the timing: one says how soon a picture is there, many the throughput
     seed: int = 7
 
     def __post_init__(self):
-        _check(self, "a study")
         names = [row.name for row in self.rows]
-        if not names or len({*names, "dense"}) <= len(names):
-            raise InputError(f"row names must be there and differ, and none is 'dense'; got {', '.join(names)}")
+        if len({*names, "dense"}) <= len(names):
+            raise InputError(f"row names must differ, and none is 'dense'; got {', '.join(names)}")
 
     @property
     def every_steps(self) -> list[int]:
@@ -123,9 +86,6 @@ class Study:
         """Those settings of a row's training that its reduction has, such as cuts=merge."""
         own = {one.name for one in fields(REDUCTIONS[row.reduction][0])}
         return [f"{key}={_typed(value)}" for key, value in (self.train | row.settings).items() if key in own]
-
-    def as_json(self) -> dict[str, Any]:
-        return json.loads(json.dumps(asdict(self)))
 
 
 @dataclass(frozen=True)
@@ -157,35 +117,52 @@ class Job:
 
 def read_study(path: Path) -> Study:
     """A study from its JSON file."""
-    values = read_json(path)
-    rows = values.get("rows") if "model" in values else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InputError(f"{path} is no study; expected an object with model and rows, each an object")
-    rows = tuple(_make(Row, row, f"row {row.get('name')!r} of {path}") for row in rows)
-    return _make(Study, values | {"rows": rows}, str(path))
+    return _make(Study, read_json(path), f"the study {path}")
 
 
 def _make(kind: type, values: dict[str, Any], where: str) -> Any:
-    known = fields(kind)
-    names = [one.name for one in known]
-    if unknown := sorted(set(values) - set(names)):
-        raise InputError(f"unknown settings of {where}: {', '.join(unknown)}; allowed: {', '.join(names)}")
-    needed = [one.name for one in known if one.default is MISSING and one.default_factory is MISSING]
+    """A study or a row of the values of its fields, each as the field's type."""
+    hints = get_type_hints(kind)
+    if unknown := sorted(set(values) - set(hints)):
+        raise InputError(f"unknown settings of {where}: {', '.join(unknown)}; allowed: {', '.join(hints)}")
+    needed = [one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING]
     if missing := [name for name in needed if name not in values]:
         raise InputError(f"{where} lacks {', '.join(missing)}")
-    for name in ("images", "steps_at"):  # JSON knows only words as keys
-        if isinstance(values.get(name), dict):
-            values = values | {name: {_number(key): _tuple(value) for key, value in values[name].items()}}
-    return kind(**{name: _tuple(value) for name, value in values.items()})
+    made = {}
+    for name, value in values.items():
+        try:
+            made[name] = _of_type(value, hints[name])
+            if made[name] == () and name in ("rows", "budgets", "seeds"):
+                raise TypeError
+        except TypeError:
+            given = str(value)[:60]
+            raise InputError(f"{name} of {where} must be {_in_words(hints[name])}, got {given!r}") from None
+    return kind(**made)
 
 
-def _number(text: str) -> int | str:
-    """A key of JSON as a number, where it is one."""
-    return int(text) if text.isdecimal() and len(text) < 20 else text
+def _of_type(value: Any, hint: Any) -> Any:
+    """A value of a JSON file, which has lists for tuples and only words as keys, as the type of a field."""
+    inner = get_args(hint)
+    if get_origin(hint) is tuple and isinstance(value, list):
+        return tuple(_of_type(one, inner[0]) for one in value)
+    if get_origin(hint) is dict and isinstance(value, dict):
+        keys = [int(key) if key.isdecimal() and len(key) < 20 and inner[0] is Count else key for key in value]
+        return {_of_type(key, inner[0]): _of_type(one, inner[1]) for key, one in zip(keys, value.values(), strict=True)}
+    if hint is Row and isinstance(value, dict):
+        return _make(Row, value, f"row {str(value.get('name'))[:60]!r}")
+    whole = type(value) is int and value >= (hint is Count)
+    if hint is Any or (whole if hint in (int, Count) else type(value) is hint and value != ""):
+        return value
+    raise TypeError
 
 
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _in_words(hint: Any) -> str:
+    words = {str: "a text", bool: "true or false", int: "a whole number, 0 or more", Count: "a whole number, 1 or more"}
+    words |= {Row: "an object with name and title", dict[str, Any]: "an object"}
+    if hint in words:
+        return words[hint]
+    what = "a list, at least one" if get_origin(hint) is tuple else "an object by budget"
+    return f"{what}, each {_in_words(get_args(hint)[-1 if get_origin(hint) is dict else 0])}"
 
 
 def plan(study: Study) -> list[Job]:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from rti import cost
+from rti.errors import InputError
 from rti.files import write_whole
 from rti.lab.intervals import as_list, mean_interval, stratified_summary
-from rti.lab.study.faults import count_faults
-from rti.lab.study.plan import Row, Study
-from rti.lab.study.results import Results
+from rti.lab.study.faults import RIGHT, count_faults
+from rti.lab.study.plan import Row, Study, plan
+from rti.lab.study.records import Records, unpacked
 from rti.lab.study.tables import TABLES, TIME_EDGES
+from rti.method.reductions import make_reduction
+from rti.resolve import describe, untrained_config
 
 
 def collect(study: Study, folder: Path) -> dict[str, Any]:
@@ -23,16 +30,7 @@ def collect(study: Study, folder: Path) -> dict[str, Any]:
     Values of several training seeds, as many as are done, are averaged prompt by prompt or example by example, then
     resampled. Two rows are compared by the seeds they share.
     """
-    results = Results(study, folder)
-    rows = [_row(results, row, budget) for row in study.rows for budget in study.budgets_of(row)]
-    found = ("overall", "loss_difference", "speedup", "by_steps")
-    return {
-        "study": study.as_json(),
-        "done": results.done,
-        "jobs": len(results.jobs),
-        "dense": _dense(results),
-        "rows": [row for row in rows if any(name in row for name in found)],
-    }
+    return _Report(study, folder).values()
 
 
 def save(folder: Path, values: dict[str, Any]) -> Path:
@@ -43,117 +41,180 @@ def save(folder: Path, values: dict[str, Any]) -> Path:
     return folder / "results.json"
 
 
-def _dense(results: Results) -> list[dict[str, Any]]:
-    """The frozen backbone at each number of sampling steps, also on the prompts of the rows that vary the steps."""
-    study, found = results.study, []
-    counts = [row.images[budget] for row in study.rows for budget in row.steps_at if budget in row.images]
-    for steps in study.every_steps:
-        right = results.dense(steps)
-        if right is not None:
-            same = {"same_prompts": _accuracy(results, right[: min(counts)])} if counts else {}
-            found.append({"steps": steps} | _accuracy(results, right) | same)
-    return found
+class _Report:
+    def __init__(self, study: Study, folder: Path):
+        records = Records(folder)
+        self.study, self.prompts = study, records.prompts
+        self.jobs = {job: records.of(job) for job in plan(study)}
 
+    def values(self) -> dict[str, Any]:
+        rows = [self._row(row, budget) for row in self.study.rows for budget in self.study.budgets_of(row)]
+        found = {"overall", "loss_difference", "speedup", "by_steps"}
+        return {
+            "study": asdict(self.study),
+            "done": sum(kept is not None for kept in self.jobs.values()),
+            "jobs": len(self.jobs),
+            "dense": self._dense(),
+            "rows": [row for row in rows if found & row.keys()],
+        }
 
-def _row(results: Results, row: Row, budget: int) -> dict[str, Any]:
-    study = results.study
-    values: dict[str, Any] = {"name": row.name, "title": row.title, "group": row.group, "budget": budget}
-    values |= {"seen": budget in study.budgets, "elastic": row.is_elastic}
-    values |= _loss(results, row, budget) | results.speed(row, budget)
-    if right := [*results.right(row, budget).values()]:
-        mean = np.mean(right, axis=0)
-        values |= _accuracy(results, mean) | _minus(results, mean, results.dense(study.sample_steps), "difference")
-        drawn = [
-            (*prompt, letter)
-            for letters in results.letters(row, budget).values()
-            for prompt, letter in zip(results.prompts, letters, strict=False)
-        ]
-        values |= {"seeds": len(right), "faults": count_faults(drawn)}
-        values |= {"overall_by_seed": [_accuracy(results, one)["overall"] for one in right]}
-    return values | _by_steps(results, row, budget) | _behind(results, row, budget)
+    # What the jobs left.
 
+    def _find(self, kind: str, run: str, budget: int | str | None = None, steps: int | None = None) -> Any:
+        """The result of the job that is of the run, and drew pictures at the budget in so many steps."""
+        for job, kept in self.jobs.items():
+            if (job.kind, job.run, job.steps) == (kind, run, steps) and (budget is None or budget in job.budgets):
+                return None if kept is None else kept["result"]
+        return None
 
-def _by_steps(results: Results, row: Row, budget: int) -> dict[str, Any]:
-    """The row at fewer sampling steps, and at the study's own; each paired with dense at every number of steps."""
-    several = {steps: results.right(row, budget, steps) for steps in row.steps_at.get(budget, ())}
-    if not any(several.values()):
-        return {}
-    found = []
-    for steps, right in (*several.items(), (results.study.sample_steps, results.right(row, budget))):
-        if right:
-            mean = np.mean([*right.values()], axis=0)
-            paired = {fewer: _minus(results, mean, results.dense(fewer), "difference") for fewer in results.study.every_steps}
-            against = [{"steps": fewer} | one for fewer, one in paired.items() if one]
-            found.append(
-                {"steps": steps, "seeds": len(right)} | _accuracy(results, mean) | {"minus_dense_at": against}
-            )
-    return {"by_steps": found}
+    def _verdicts(self, row: Row, budget: int, steps: int | None = None) -> dict[int, str]:
+        """A letter for each picture, by training seed; without steps at the study's own."""
+        steps = steps or self.study.sample_steps
+        found = {seed: self._find("pictures", f"{row.name}-{seed}", budget, steps) for seed in row.seeds}
+        return {seed: some["verdicts"][str(budget)] for seed, some in found.items() if some is not None}
 
+    def _right(self, row: Row, budget: int, steps: int | None = None) -> dict[int, np.ndarray]:
+        return {seed: _is_right(letters) for seed, letters in self._verdicts(row, budget, steps).items()}
 
-def _behind(results: Results, row: Row, budget: int) -> dict[str, Any]:
-    """By how much the study's first row is better at the same budget, paired by seed, by prompt and by example."""
-    first, found = results.study.rows[0], {}
-    if row is first or budget not in results.study.budgets_of(first):
+    def _dense_right(self, steps: int) -> np.ndarray | None:
+        found = self._find("pictures", "dense", "dense", steps)
+        return None if found is None else _is_right(found["verdicts"]["dense"])
+
+    def _losses(self, row: Row, budget: int) -> tuple[dict[int, np.ndarray], np.ndarray]:
+        """The loss of every example above that of dense, by training seed, and the times of the examples."""
+        changes, times = {}, np.empty(0)
+        for seed in row.seeds:
+            found = self._find("loss", f"{row.name}-{seed}")
+            if found is not None:
+                times, losses = unpacked(found["times"]), found["losses"]
+                changes[seed] = unpacked(losses[str(budget)]) - unpacked(losses["dense"])
+        return changes, times
+
+    def _speed(self, row: Row, budget: int) -> dict[str, float]:
+        """Measured, if it is done; and by the paper's count, which needs no measurement but the model's shape."""
+        rows = (self._find("time", row.name) or {"rows": []})["rows"]
+        found = {"speedup": one["speedup"] for one in rows if one["budget"] == budget}
+        if self._model is not None:
+            backbone, _, usual = self._model
+            config = untrained_config(row.reduction, self.study.reduction_settings(row), usual=usual.core)
+            with torch.device("meta"):
+                flops = cost.reduced_flops(backbone, make_reduction(config, backbone), budget)
+            found["analytic_speedup"] = round(cost.dense_flops(backbone) / flops, 3)
         return found
-    ours, other = _shared(*(results.right(one, budget) for one in (first, row)))
-    if ours is not None:
-        count = min(len(ours), len(other))
-        found |= _minus(results, ours[:count], other[:count], "lead") | {"lead_images": count}
-    (below, times), (above, _) = (results.losses(one, budget) for one in (first, row))
-    below, above = _shared(below, above)
-    if below is not None:
-        change = above - below
-        found |= {"loss_lead": float(change.mean()), "loss_lead_interval": _spread(change)}
+
+    @cached_property
+    def _model(self) -> Any:
+        try:
+            return describe(self.study.model)
+        except InputError:  # it is not at hand
+            return None
+
+    # What is computed of it.
+
+    def _dense(self) -> list[dict[str, Any]]:
+        """The frozen backbone at each number of sampling steps, also on the prompts of the rows that vary the steps."""
+        counts = [row.images[budget] for row in self.study.rows for budget in row.steps_at if budget in row.images]
+        found = []
+        for steps in self.study.every_steps:
+            right = self._dense_right(steps)
+            if right is not None:
+                same = {"same_prompts": self._accuracy(right[: min(counts)])} if counts else {}
+                found.append({"steps": steps} | self._accuracy(right) | same)
+        return found
+
+    def _row(self, row: Row, budget: int) -> dict[str, Any]:
+        values: dict[str, Any] = {"name": row.name, "title": row.title, "group": row.group, "budget": budget}
+        values |= {"seen": budget in self.study.budgets, "elastic": row.is_elastic}
+        values |= self._loss(row, budget) | self._speed(row, budget)
+        if right := [*self._right(row, budget).values()]:
+            mean = np.mean(right, axis=0)
+            values |= self._accuracy(mean) | self._minus(mean, self._dense_right(self.study.sample_steps), "difference")
+            several = self._verdicts(row, budget).values()
+            judged = [(*one, letter) for some in several for one, letter in zip(self.prompts, some, strict=False)]
+            values |= {"seeds": len(right), "faults": count_faults(judged)}
+            values |= {"overall_by_seed": [self._accuracy(one)["overall"] for one in right]}
+        return values | self._by_steps(row, budget) | self._behind(row, budget)
+
+    def _by_steps(self, row: Row, budget: int) -> dict[str, Any]:
+        """The row at fewer sampling steps, and at the study's own; each paired with dense at every number of steps."""
+        several = {steps: self._right(row, budget, steps) for steps in row.steps_at.get(budget, ())}
+        if not any(several.values()):
+            return {}
+        found = []
+        for steps, right in (several | {self.study.sample_steps: self._right(row, budget)}).items():
+            if right:
+                mean = np.mean([*right.values()], axis=0)
+                minus = {one: self._minus(mean, self._dense_right(one), "difference") for one in self.study.every_steps}
+                against = [{"steps": one} | paired for one, paired in minus.items() if paired]
+                found.append({"steps": steps, "seeds": len(right)} | self._accuracy(mean) | {"minus_dense_at": against})
+        return {"by_steps": found}
+
+    def _behind(self, row: Row, budget: int) -> dict[str, Any]:
+        """By how much the study's first row is better at the same budget, paired by seed, by prompt and by example."""
+        first, found = self.study.rows[0], {}
+        if row is first or budget not in self.study.budgets_of(first):
+            return found
+        ours, other = _shared(self._right(first, budget), self._right(row, budget))
+        if ours is not None:
+            count = min(len(ours), len(other))
+            found |= self._minus(ours[:count], other, "lead") | {"lead_images": count}
+        (below, times), (above, _) = self._losses(first, budget), self._losses(row, budget)
+        below, above = _shared(below, above)
+        if below is not None:
+            change = above - below
+            parts = [
+                [float(part.mean()), *(_spread(part) or ())] if len(part) else None for part in _by_time(change, times)
+            ]
+            found |= {
+                "loss_lead": float(change.mean()),
+                "loss_lead_interval": _spread(change),
+                "loss_lead_by_time": parts,
+            }
+        return found
+
+    def _accuracy(self, right: np.ndarray) -> dict[str, Any]:
+        tasks, _, overall, interval = stratified_summary(right, self._tasks(right), shares=True)
+        return {"images": len(right), "overall": overall, "interval": as_list(interval), "tasks": tasks}
+
+    def _minus(self, right: np.ndarray, other: np.ndarray | None, name: str) -> dict[str, Any]:
+        """The mean paired difference: fewer pictures are the first of more, so they are paired with any other's first."""
+        if other is None or len(other) < len(right):
+            return {}
+        _, _, change, spread = stratified_summary(right - other[: len(right)], self._tasks(right))
+        return {name: change, f"{name}_interval": as_list(spread)}
+
+    def _tasks(self, right: np.ndarray) -> list[str]:
+        return [task for task, _ in self.prompts[: len(right)]]
+
+    def _loss(self, row: Row, budget: int) -> dict[str, Any]:
+        """The paired validation loss above dense, in all and by the time of the example."""
+        changes, times = self._losses(row, budget)
+        if not changes:
+            return {}
+        change = np.mean([*changes.values()], axis=0)
         parts = _by_time(change, times)
-        found["loss_lead_by_time"] = [
-            [float(part.mean()), *(_spread(part) or ())] if len(part) else None for part in parts
-        ]
-    return found
+        return {
+            "loss_difference": float(change.mean()),
+            "loss_interval": _spread(change),
+            "loss_by_time": [float(part.mean()) if len(part) else None for part in parts],
+            "loss_by_time_interval": [_spread(part) if len(part) else None for part in parts],
+            "loss_by_time_examples": [len(part) for part in parts],
+            "loss_examples": len(change),
+            "loss_by_seed": [float(one.mean()) for one in changes.values()],
+        }
 
 
-def _shared(first: dict[int, Any], second: dict[int, Any]) -> tuple[np.ndarray | None, np.ndarray | None]:
+def _is_right(letters: str) -> np.ndarray:
+    return np.array([letter == RIGHT for letter in letters], dtype=float)
+
+
+def _shared(first: dict[int, Any], second: dict[int, Any]) -> tuple[Any, Any]:
     """The means of both over the training seeds they share, which draw the same data, noise and budgets; else over all
-    they have. None if one of them has none."""
+    that each has. None if one of them has none."""
     if not first or not second:
         return None, None
     seeds = set(first) & set(second) or {*first, *second}
-    first, second = (np.mean([one[seed] for seed in one if seed in seeds], axis=0) for one in (first, second))
-    return first, second
-
-
-def _accuracy(results: Results, right: np.ndarray) -> dict[str, Any]:
-    tasks, _, overall, interval = stratified_summary(right, _tasks(results, right), shares=True)
-    return {"images": len(right), "overall": overall, "interval": as_list(interval), "tasks": tasks}
-
-
-def _minus(results: Results, right: np.ndarray, other: np.ndarray | None, name: str) -> dict[str, Any]:
-    """The mean paired difference: fewer pictures are the first of more, so they are paired with any other's first."""
-    if other is None or len(other) < len(right):
-        return {}
-    _, _, change, spread = stratified_summary(right - other[: len(right)], _tasks(results, right))
-    return {name: change, f"{name}_interval": as_list(spread)}
-
-
-def _tasks(results: Results, right: np.ndarray) -> list[str]:
-    return [task for task, _ in results.prompts[: len(right)]]
-
-
-def _loss(results: Results, row: Row, budget: int) -> dict[str, Any]:
-    """The paired validation loss above dense, in all and by the time of the example."""
-    changes, times = results.losses(row, budget)
-    if not changes:
-        return {}
-    change = np.mean([*changes.values()], axis=0)
-    parts = _by_time(change, times)
-    return {
-        "loss_difference": float(change.mean()),
-        "loss_interval": _spread(change),
-        "loss_by_time": [float(part.mean()) if len(part) else None for part in parts],
-        "loss_by_time_interval": [_spread(part) if len(part) else None for part in parts],
-        "loss_by_time_examples": [len(part) for part in parts],
-        "loss_examples": len(change),
-        "loss_by_seed": [float(one.mean()) for one in changes.values()],
-    }
+    return tuple(np.mean([one[seed] for seed in one if seed in seeds], axis=0) for one in (first, second))
 
 
 def _by_time(values: np.ndarray, times: np.ndarray) -> list[np.ndarray]:

@@ -65,7 +65,9 @@ def times(values: dict[str, Any]) -> str:
             cells = [f"**{cell}**" if bold else cell for cell, bold in zip(cells, best, strict=True)]
         lines.append([row["title"], _budget(row), *cells])
     examples = ", ".join(map(str, rows[0]["loss_by_time_examples"] if rows else ()))
-    text = f"Loss minus dense, by the time of the example ({examples} examples); bold is the lowest mean of a budget.\n\n"
+    text = (
+        f"Loss minus dense, by the time of the example ({examples} examples); bold is the lowest mean of a budget.\n\n"
+    )
     text += _markdown(["method", "R", *SPANS, "all"], lines)
     lines = [
         [row["title"], _budget(row), *("" if one is None else _number(one[0], one[1:], 1, 4, "+") for one in by_time)]
