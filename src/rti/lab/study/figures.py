@@ -65,10 +65,12 @@ def _curves(one: Axes, rows: Sequence[Values], x: str, y: str, styles: dict[str,
     """A curve for each title, with a bar for each interval."""
     for title in dict.fromkeys(row["title"] for row in rows):
         some = [row for row in rows if row["title"] == title]
-        heights, spread = _points(some, y)
-        bars = spread if any(f"{y}_interval" in row for row in some) else None
-        look = {"capsize": 2, "linewidth": 1.4, "label": title} | styles[title] | more
-        one.errorbar([row[x] for row in some], heights, bars, **look)
+        (heights, spread), places = _points(some, y), [row[x] for row in some]
+        look = {"linewidth": 1.4, "label": title} | styles[title] | more
+        if any(f"{y}_interval" in row for row in some):
+            one.errorbar(places, heights, spread, capsize=2, **look)
+        else:
+            one.plot(places, heights, **look)
     return one
 
 

@@ -33,7 +33,7 @@ class Records:
         self._lines: dict[str, dict[str, Any]] = {}
         if not self.path.exists():
             if (folder / "jobs").exists():
-                raise InputError(f"{folder} has a file for each job, of an earlier version; choose another folder")
+                raise InputError(f"{folder / 'jobs'} is of an earlier version of rti; choose another folder")
             return
         require_regular(self.path)
         lines = self.path.read_bytes().split(b"\n")[:-1]  # a last one without an end was never written to its end
@@ -94,8 +94,14 @@ class Records:
         if record["name"] == "prompts":
             self.prompts = max(self.prompts, record["prompts"], key=len)
         else:
-            _ = record["command"], record["result"]  # both must be there
+            _, result = record["command"], record["result"]
+            if result and "losses" in result and len({len(unpacked(some)) for some in _arrays(result)}) != 1:
+                raise ValueError("losses and times of other numbers of examples")
             self._lines[record["name"]] = record
+
+
+def _arrays(result: dict[str, Any]) -> list[str]:
+    return [result["times"], *result["losses"].values()]
 
 
 def unpacked(text: str) -> np.ndarray:

@@ -93,7 +93,7 @@ class _Report:
     def _speed(self, row: Row, budget: int) -> dict[str, float]:
         """Measured, if it is done; and by the paper's count, which needs no measurement but the model's shape."""
         rows = (self._find("time", row.name) or {"rows": []})["rows"]
-        found = {"speedup": one["speedup"] for one in rows if one["budget"] == budget}
+        found = next(({"speedup": one["speedup"]} for one in rows if one["budget"] == budget), {})
         if self._model is not None:
             backbone, _, usual = self._model
             config = untrained_config(row.reduction, self.study.reduction_settings(row), usual=usual.core)
@@ -177,7 +177,7 @@ class _Report:
         return {"images": len(right), "overall": overall, "interval": as_list(interval), "tasks": tasks}
 
     def _minus(self, right: np.ndarray, other: np.ndarray | None, name: str) -> dict[str, Any]:
-        """The mean paired difference: fewer pictures are the first of more, so they are paired with any other's first."""
+        """The mean paired difference: fewer pictures are the first of more, so they are paired with their first."""
         if other is None or len(other) < len(right):
             return {}
         _, _, change, spread = stratified_summary(right - other[: len(right)], self._tasks(right))

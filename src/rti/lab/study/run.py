@@ -38,8 +38,10 @@ def run_jobs(folder: Path, jobs: Sequence[Job], workers: int = 2) -> list[str]:
                 while waiting or running:
                     if asked:
                         raise KeyboardInterrupt
-                    failed += [job.name for job in waiting if set(job.needs) & set(failed)]
-                    waiting = [job for job in waiting if job.name not in failed]
+                    for job in [*waiting]:  # those that others need come first, so failure is handed on in one go
+                        if set(job.needs) & set(failed):
+                            failed.append(job.name)
+                            waiting.remove(job)
                     for job in _startable(waiting, list(running), workers):
                         waiting.remove(job)
                         records.forget(job)
