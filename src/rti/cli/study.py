@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,35 +36,27 @@ def study(
     (what is wrong with wrong pictures) and figures into the folder.
     """
     from rti.lab.study.figures import draw_figures
-    from rti.lab.study.plan import KINDS, choose, read_study
-    from rti.lab.study.plan import plan as jobs_of
+    from rti.lab.study.plan import choose, read_study
     from rti.lab.study.records import Records
     from rti.lab.study.report import collect, save
     from rti.lab.study.run import run_jobs
 
     whole = read_study(plan)
-    names = [row.name for row in whole.rows]
-    wanted = names if only is None else only.split(",")
-    if unknown := [name for name in wanted if name not in names]:
-        raise InputError(f"unknown rows {', '.join(unknown)}; allowed: {', '.join(names)}")
-    chosen = replace(whole, rows=tuple(row for row in whole.rows if row.name in wanted))
-    jobs = choose(jobs_of(chosen), KINDS if kinds is None else kinds.split(","))
+    jobs = choose(whole, only, kinds)
     if dry_run or commands:
         records = Records(output)
         kept = {job: records.of(job) for job in jobs}
         for job, done in kept.items() if commands else ():
             say(f"{'to do' if done is None else 'done'}: {shlex.join(['rti', *job.words(output)])}")
-        total = _show_plan(kept, workers)
-        if json:
-            show_json(total)
-        return
-    failed = [] if report else run_jobs(output, jobs, workers)
-    values = collect(whole, output)
-    path = save(output, values)
-    figures = draw_figures(values, output)
-    say(f"{path}: {values['done']} of {values['jobs']} jobs; tables (*.md) and {len(figures)} figures beside it")
+        found, failed = _show_plan(kept, workers), []
+    else:
+        failed = [] if report else run_jobs(output, jobs, workers)
+        values = collect(whole, output)
+        path, figures = save(output, values), draw_figures(values, output)
+        say(f"{path}: {values['done']} of {values['jobs']} jobs; tables (*.md) and {len(figures)} figures beside it")
+        found = {"output": str(output), "done": values["done"], "jobs": values["jobs"], "failed": failed}
     if json:
-        show_json({"output": str(output), "done": values["done"], "jobs": values["jobs"], "failed": failed})
+        show_json(found)
     if failed:
         raise InputError(f"{len(failed)} jobs failed: {', '.join(failed)}; see {output / 'logs'}")
 
@@ -74,21 +65,19 @@ def _show_plan(kept: dict[Any, dict[str, Any] | None], workers: int) -> dict[str
     """How many jobs there are of each kind, how many are done, and how long the others take at the pace of those."""
     rows = []
     for kind in dict.fromkeys(job.kind for job in kept):
-        some = {job: done for job, done in kept.items() if job.kind == kind}
-        seconds = [done["seconds"] for done in some.values() if done is not None]
-        left = len(some) - len(seconds)
-        pace = statistics.mean(seconds) / (1 if kind == "time" else workers) / 3600 if seconds else None
-        hours = 0.0 if not left else None if pace is None else left * pace
+        some = [done for job, done in kept.items() if job.kind == kind]
+        seconds = [done["seconds"] for done in some if done is not None]
+        left, beside = len(some) - len(seconds), 1 if kind == "time" else workers
+        hours = left * statistics.mean(seconds) / beside / 3600 if seconds else None if left else 0.0
         rows.append({"kind": kind, "jobs": len(some), "done": len(seconds), "hours_left": hours})
-    hours = None if any(row["hours_left"] is None for row in rows) else sum(row["hours_left"] for row in rows)
-    total = {"kind": "all", "hours_left": hours} | {name: sum(row[name] for row in rows) for name in ("jobs", "done")}
-    cells = [
-        [
-            "unknown" if value is None else f"{value:.1f}" if isinstance(value, float) else value
-            for value in row.values()
-        ]
-        for row in (*rows, {name: total[name] for name in rows[0]})
-    ]
+    total = {"kind": "all"} | {name: sum(row[name] for row in rows) for name in ("jobs", "done")}
+    known = [row["hours_left"] for row in rows if row["hours_left"] is not None]
+    total["hours_left"] = sum(known) if len(known) == len(rows) else None
+    cells = [[*row.values()][:3] + [_hours(row["hours_left"])] for row in (*rows, total)]
     title = f"hours left, {counted(workers, 'worker')}"
     show_table("Jobs by kind; times are those of the jobs done", ("kind", "jobs", "done", title), cells)
     return total | {"rows": rows}
+
+
+def _hours(hours: float | None) -> str:
+    return "unknown" if hours is None else f"{hours:.1f}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NewType, get_args, get_origin, get_type_hints
 
@@ -132,11 +132,11 @@ def _make(kind: type, values: dict[str, Any], where: str) -> Any:
     for name, value in values.items():
         try:
             made[name] = _of_type(value, hints[name])
-            if made[name] == () and name in ("rows", "budgets", "seeds"):
-                raise TypeError
         except TypeError:
             given = str(value)[:60]
             raise InputError(f"{name} of {where} must be {_in_words(hints[name])}, got {given!r}") from None
+        if made[name] == () and name in ("rows", "budgets", "seeds"):
+            raise InputError(f"{name} of {where} must be at least one, got none")
     return kind(**made)
 
 
@@ -157,12 +157,13 @@ def _of_type(value: Any, hint: Any) -> Any:
 
 
 def _in_words(hint: Any) -> str:
+    """What a field must be."""
     words = {str: "a text", bool: "true or false", int: "a whole number, 0 or more", Count: "a whole number, 1 or more"}
     words |= {Row: "an object with name and title", dict[str, Any]: "an object"}
     if hint in words:
         return words[hint]
-    what = "a list, at least one" if get_origin(hint) is tuple else "an object by budget"
-    return f"{what}, each {_in_words(get_args(hint)[-1 if get_origin(hint) is dict else 0])}"
+    inner = get_args(hint)
+    return f"a list, each {_in_words(inner[0])}" if inner[1] is ... else f"by budget {_in_words(inner[1])}"
 
 
 def plan(study: Study) -> list[Job]:
@@ -178,12 +179,21 @@ def plan(study: Study) -> list[Job]:
     return list({job.name: job for job in (*jobs, *dense)}.values())
 
 
-def choose(jobs: Sequence[Job], kinds: Sequence[str]) -> list[Job]:
-    """The jobs of some kinds, and those they need."""
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise InputError(f"unknown kinds of jobs {', '.join(unknown)}; allowed: {', '.join(KINDS)}")
+def choose(study: Study, only: str | None = None, kinds: str | None = None) -> list[Job]:
+    """The jobs of some rows and kinds, as typed, and those they need."""
+    rows = _among("rows", only, [row.name for row in study.rows])
+    kinds = _among("kinds of jobs", kinds, KINDS)
+    jobs = plan(replace(study, rows=tuple(row for row in study.rows if row.name in rows)))
     needed = {need for job in jobs if job.kind in kinds for need in job.needs}
     return [job for job in jobs if job.kind in kinds or job.name in needed]
+
+
+def _among(what: str, typed: str | None, allowed: Sequence[str]) -> Sequence[str]:
+    """Some of the allowed names, or all."""
+    names = allowed if typed is None else typed.split(",")
+    if unknown := [name for name in names if name not in allowed]:
+        raise InputError(f"unknown {what} {', '.join(unknown)}; allowed: {', '.join(allowed)}")
+    return names
 
 
 def _drawn(study: Study, row: Row) -> Iterator[tuple[tuple[int, ...], int, int]]:
