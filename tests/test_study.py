@@ -277,7 +277,7 @@ def test_prompts_are_kept_once_and_other_prompts_are_refused(finished):
     text = (folder / "records.jsonl").read_text()
     assert text.count("a red star") == 12  # of the dense pictures, which are first; all others have the same
     job = next(job for job in plan(study) if job.name == "pictures-ours-0-8-3-steps")
-    path = Path(job.makes.replace("{study}", str(folder)))
+    path = job.made(folder)
     path.write_text(path.read_text().replace("a red star", "a blue star"))
     with refused("other prompts"):
         Records(folder).keep(job, 1, {})
@@ -345,7 +345,7 @@ def finished(tmp_path) -> tuple[Study, Path]:
         elif job.kind == "time":
             result = {"rows": [{"budget": int(b), "speedup": 32 / int(b)} for b in typed]}
         if made is not None:
-            target = Path(job.makes.replace("{study}", str(tmp_path)))
+            target = job.made(tmp_path)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(json.dumps(made))
         records.keep(job, 1, result)

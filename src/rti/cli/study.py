@@ -73,11 +73,9 @@ def _show_plan(kept: dict[Any, dict[str, Any] | None], workers: int) -> dict[str
     total = {"kind": "all"} | {name: sum(row[name] for row in rows) for name in ("jobs", "done")}
     known = [row["hours_left"] for row in rows if row["hours_left"] is not None]
     total["hours_left"] = sum(known) if len(known) == len(rows) else None
-    cells = [[*row.values()][:3] + [_hours(row["hours_left"])] for row in (*rows, total)]
+    cells = []
+    for *counts, hours in (row.values() for row in (*rows, total)):
+        cells.append([*counts, "unknown" if hours is None else f"{hours:.1f}"])
     title = f"hours left, {counted(workers, 'worker')}"
     show_table("Jobs by kind; times are those of the jobs done", ("kind", "jobs", "done", title), cells)
     return total | {"rows": rows}
-
-
-def _hours(hours: float | None) -> str:
-    return "unknown" if hours is None else f"{hours:.1f}"

@@ -114,6 +114,9 @@ class Job:
         """The command as it is typed."""
         return [word.replace(FOLDER, str(folder)) for word in self.command]
 
+    def made(self, folder: Path) -> Path:
+        return Path((self.makes or "").replace(FOLDER, str(folder)))
+
 
 def read_study(path: Path) -> Study:
     """A study from its JSON file."""

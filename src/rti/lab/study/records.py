@@ -21,7 +21,7 @@ import numpy as np
 from rti.errors import InputError
 from rti.files import read_json, require_regular
 from rti.lab.study.faults import letter_of
-from rti.lab.study.plan import FOLDER, Job
+from rti.lab.study.plan import Job
 
 
 class Records:
@@ -33,7 +33,8 @@ class Records:
         self._lines: dict[str, dict[str, Any]] = {}
         if not self.path.exists():
             if (folder / "jobs").exists():
-                raise InputError(f"{folder / 'jobs'} is of an earlier version of rti; choose another folder")
+                how = "scripts/pack_study.py of the repository converts it"
+                raise InputError(f"{folder / 'jobs'} is of an earlier version of rti; {how}")
             return
         require_regular(self.path)
         lines = self.path.read_bytes().split(b"\n")[:-1]  # a last one without an end was never written to its end
@@ -55,13 +56,12 @@ class Records:
 
     def keep(self, job: Job, seconds: float, printed: dict[str, Any]) -> None:
         """Add a job that ended well."""
-        made = Path((job.makes or "").replace(FOLDER, str(self.folder)))
         if job.kind == "loss":
-            values = read_json(made)
+            values = read_json(job.made(self.folder))
             losses = {budget: _packed(some) for budget, some in values["losses"].items()}
             printed = {"times": _packed(values["times"]), "losses": losses}
         elif job.kind == "pictures":
-            printed = {"verdicts": self._verdicts(made)}
+            printed = {"verdicts": self._verdicts(job.made(self.folder))}
         self._add({"name": job.name, "command": list(job.command), "seconds": round(seconds, 1), "result": printed})
 
     def forget(self, job: Job) -> None:
@@ -95,13 +95,9 @@ class Records:
             self.prompts = max(self.prompts, record["prompts"], key=len)
         else:
             _, result = record["command"], record["result"]
-            if result and "losses" in result and len({len(unpacked(some)) for some in _arrays(result)}) != 1:
-                raise ValueError("losses and times of other numbers of examples")
+            if result and "losses" in result:
+                (_,) = {len(unpacked(some)) for some in (result["times"], *result["losses"].values())}  # one length
             self._lines[record["name"]] = record
-
-
-def _arrays(result: dict[str, Any]) -> list[str]:
-    return [result["times"], *result["losses"].values()]
 
 
 def unpacked(text: str) -> np.ndarray:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from rti.errors import InputError
-from rti.lab.study.plan import FOLDER, Job
+from rti.lab.study.plan import Job
 from rti.lab.study.records import Records
 
 
@@ -66,11 +66,8 @@ def _to_do(records: Records, jobs: Sequence[Job]) -> list[Job]:
     adapters stay behind on the machine that trained them."""
     left = [job for job in jobs if records.of(job) is None]
     needed = {need for job in left for need in job.needs}
-
-    def is_gone(job: Job) -> bool:
-        return job.makes is not None and not os.path.exists(job.makes.replace(FOLDER, str(records.folder)))
-
-    return [job for job in jobs if job in left or (job.name in needed and is_gone(job))]
+    gone = [job for job in jobs if job.name in needed and job.makes and not job.made(records.folder).exists()]
+    return [job for job in jobs if job in left or job in gone]
 
 
 def _startable(waiting: list[Job], running: list[Job], workers: int) -> list[Job]:
