@@ -393,6 +393,16 @@ def test_bad_input_is_one_line_and_nothing_is_written(capsys, tmp_path, monkeypa
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_the_extractor_of_before_is_left_out_with_a_warning(capsys, tmp_path):
+    make_run(tmp_path / "run", np.ones((12, 4)))
+    rows = np.random.default_rng(0).normal(size=(48, 3))
+    np.save(tmp_path / "some.npy", rows)
+    given = ("--features", tmp_path / "some.npy", "--reference", tmp_path / "some.npy", "--extractor", "clean-fid")
+    code, _, err = run(capsys, "score", "fid", tmp_path / "run", *given)
+    assert (code, err.count("\n")) == (0, 1), err
+    assert "warning: --extractor is gone" in err and "--features FILE" in err
+
+
 # The documents.
 
 

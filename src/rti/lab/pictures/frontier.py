@@ -46,11 +46,10 @@ def frontier_figure(runs: Sequence[Run], metrics: Sequence[str], how: str = "mea
                 style = style | {"marker": "*", "markersize": 12, "linestyle": "none", "zorder": 5}
             elif line == first and has_budget(lines[line][0]):
                 ends = (0, len(x) - 1) if len(x) > LABELLED else range(len(x))
-                texts = [
-                    str(run["budget"]) if at in ends else "" for at, run in enumerate(lines[line]) if has_budget(run)
-                ]
+                texts = [str(run["budget"]) if at in ends else "" for at, run in enumerate(lines[line])]
             axes.plot(x, y, **style)
-            _label(axes, (x, y), texts, style["color"], [other for name, other in points.items() if name != line])
+            others = [other for name, other in points.items() if name != line and (timed or name[1] != DENSE)]
+            _label(axes, (x, y), texts, style["color"], others)
         if metric == "fid":
             _maybe_log(axes, _scores([run for run in runs if metric in run["scores"]], metric))
         if timed or how == "budget":
