@@ -46,7 +46,7 @@ def attach(backbone: nn.Module, config: ReductionConfig) -> ElasticModel:
 
 
 def load(
-    folder: str | Path,
+    folder: str | Path | adapter.Stored,
     backbone: Backbone | str | Path | None = None,
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
@@ -55,7 +55,7 @@ def load(
 
     The folder knows where its backbone came from; `backbone` says otherwise, as a module or as a source.
     """
-    stored = adapter.Stored.open(folder)
+    stored = folder if isinstance(folder, adapter.Stored) else adapter.Stored.open(folder)
     if not isinstance(backbone, nn.Module):
         source = stored.backbone_source() if backbone is None else {"source": backbone}
         backbone = load_backbone(**source, dtype=dtype, device=device)

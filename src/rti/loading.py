@@ -1,33 +1,28 @@
-"""Finding and loading a backbone: by preset, from a file or folder in the release's layout, or from the hub."""
+"""Finding, loading and saving a backbone: by preset, a file or folder in the release's layout, or from the hub."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import json
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from rti.backbones.base import Backbone
 from rti.backbones.jit import JiT
 from rti.backbones.minit2i import MiniT2I
-from rti.checkpoint import (
-    DTYPES,
-    PICKLES,
-    SAFETENSORS,
-    State,
-    fill,
-    mismatches,
-    read_json,
-    read_state,
-    without_wrapper,
-)
-from rti.errors import InputError, UnsupportedModelError
-from rti.files import first_line, local_path
+from rti.checkpoint import PICKLES, SAFETENSORS, State, fill, mismatches, read_state, without_wrapper
+from rti.errors import InputError, UnsupportedModelError, check_whole
+from rti.files import first_line, local_path, read_json, whole_file, write_whole
 from rti.hub import fetch, is_repository_name
+from rti.precision import check_device, check_dtype
 from rti.presets import PRESETS, Preset, find_preset, get_preset, sizes_of
 from rti.shipped import shipped, shipped_name, shipped_names
 
+WEIGHTS = ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors.index.json")
+WEIGHTS += ("model.safetensors", "model.safetensors.index.json", "checkpoint-last.pth")
 FAMILIES: dict[str, type[Backbone]] = {family.family: family for family in (MiniT2I, JiT)}
 
 
@@ -52,8 +47,7 @@ def load_backbone(
         raise InputError(f"init {init!r} is unknown; allowed: 'random', or none to load weights")
     check_device(device)
     check_dtype(dtype)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
-        raise InputError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
+    check_whole("seed", seed, 2**64 - 1, least=0)
     if init == "random":
         preset = get_preset(str(source), size)
         backbone = build(preset.family, preset.sizes)
@@ -66,17 +60,17 @@ def load_backbone(
     return backbone.to(device).eval()
 
 
-def check_device(device: str | torch.device) -> None:
-    """Refuse a device that is not there, before anything is read."""
-    try:
-        torch.empty(0, device=torch.device(device))
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
-        raise InputError(f"device {str(device)!r} is not usable here: {first_line(error)}") from None
+def save_backbone(backbone: Backbone, folder: str | Path, values: State | None = None) -> None:
+    """Write config and weights to the folder's `transformer`, as MiniT2I is released, each file whole or not at all.
 
-
-def check_dtype(dtype: torch.dtype) -> None:
-    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        raise InputError(f"dtype {dtype!r} is not usable; allowed: {', '.join(map(str, DTYPES))}")
+    `values` are tensors that are not the backbone's own, such as an average's.
+    """
+    folder = Path(folder) / "transformer"
+    state = backbone.state_dict() | (values or {})
+    state = {backbone.weight_prefix + name: value.detach().contiguous() for name, value in state.items()}
+    with whole_file(folder / WEIGHTS[0]) as temporary:
+        save_file(state, temporary, metadata={"format": "pt"})
+    write_whole(folder / "config.json", json.dumps(asdict(backbone.config), indent=2) + "\n")
 
 
 def build(family: str, sizes: dict[str, Any]) -> Backbone:
@@ -136,13 +130,14 @@ def _download(repository: str, folder: str | None) -> Path:
 
 
 def _load_path(path: Path, size: str | None, dtype: torch.dtype) -> Backbone:
+    folder = _folder(path, size) if path.is_dir() else path.parent
+    weights, config = path, folder / "config.json"
     if path.is_dir():
-        folder = _folder(path, size)
-        weights, config = _weights(folder), folder / "config.json"
-    else:
-        weights, config = path, path.parent / "config.json"
+        weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+        if weights is None:
+            raise InputError(f"{folder} holds no weights; expected one of {', '.join(WEIGHTS)}")
     sizes = read_json(config) if config.is_file() else None
-    described = None if sizes is None else _family_of_config(sizes)
+    described = next((name for name, module in FAMILIES.items() if module.config_marker in (sizes or ())), None)
     if sizes is not None and described is None:
         raise UnsupportedModelError(f"{config} describes none of the supported models ({', '.join(FAMILIES)})")
     state, settings = read_state(weights)
@@ -150,7 +145,7 @@ def _load_path(path: Path, size: str | None, dtype: torch.dtype) -> Backbone:
     family = next((name for name, module in FAMILIES.items() if module.weight_marker in state), None)
     if family is None:
         raise UnsupportedModelError(f"{weights} holds none of the supported models ({', '.join(FAMILIES)})")
-    if sizes is not None and described != family:
+    if described not in (None, family):
         raise InputError(f"{config} describes {described}, but {weights.name} holds {family}")
     try:
         backbone = build(family, _sizes(family, state, settings, size, weights) if sizes is None else sizes)
@@ -197,19 +192,6 @@ def _folder(path: Path, size: str | None) -> Path:
     raise InputError(
         f"{path} holds no checkpoint; expected transformer/config.json, config.json or checkpoint-last.pth"
     )
-
-
-def _weights(folder: Path) -> Path:
-    names = ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors.index.json")
-    names += ("model.safetensors", "model.safetensors.index.json", "checkpoint-last.pth")
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise InputError(f"{folder} holds no weights; expected one of {', '.join(names)}")
-
-
-def _family_of_config(values: dict[str, Any]) -> str | None:
-    return next((name for name, module in FAMILIES.items() if module.config_marker in values), None)
 
 
 def _sizes(family: str, state: State, settings: dict, size: str | None, weights: Path) -> dict[str, Any]:

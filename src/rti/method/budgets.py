@@ -19,10 +19,10 @@ Schedule = Budget | Sequence[Budget] | Callable[[int], Budget]  # a function get
 
 @dataclass(frozen=True)
 class Budgets:
-    """All that a picture may cost: the tokens of the image, those of the unconditional branch, and those of the text."""
+    """All that a picture may cost: tokens of the image, of the unconditional branch of guidance, and of the text."""
 
     image: Schedule = None  # None: the frozen backbone alone
-    guidance: Schedule = None  # of the unconditional branch of guidance; None: as the image
+    guidance: Schedule = None  # None: as the image
     text: Budget = None  # None: all of the text
 
     @classmethod
