@@ -377,7 +377,7 @@ REFUSED = [
     (dict(steps="4"), ("'4'",)),
     (dict(steps=4, solver="rk4"), ("'rk4'", "euler", "heun")),
     (dict(steps=4, start=4), ("start", "from 0 to 3", "got 4")),
-    (dict(steps=4, start=-1), ("start -1",)),
+    (dict(steps=4, start=-1), ("start", "got -1")),
     (dict(steps=4, budget=0), ("budget 0", "1 to 64")),
     (dict(steps=4, budget=lambda step: 65 - step), ("budget 65",)),
     (dict(steps=4, guidance_scale=float("nan")), ("nan",)),
