@@ -25,6 +25,7 @@ from rti.checkpoint import State, read_json, read_state, require_match
 from rti.errors import InputError
 from rti.files import in_one_line, local_path
 from rti.hub import fetch, is_repository_name
+from rti.loading import FAMILIES, build
 from rti.lora import ADAPTER
 from rti.method.config import ReductionConfig
 from rti.method.reductions import config_from_dict
@@ -95,25 +96,33 @@ class Stored:
     def backbone_source(self) -> dict[str, Any]:
         """What `load_backbone` finds the backbone by. That of a shipped adapter lies beside it."""
         source = self.origin.get("source") if shipped_name(self.path) is None else {"source": str(self.path.parent)}
-        if not _is_source(source):
+        kinds = {"source": str, "size": str, "init": str, "seed": int}  # what the loader remembers
+        values = source if isinstance(source, dict) and "source" in source else {"": None}
+        if not all(isinstance(value, kinds.get(key, ())) for key, value in values.items()):
             raise InputError(f"{self.path / CONFIG} does not say where its backbone is; give it as backbone=")
         home = find_shipped(source["source"])  # a name that was stored is never a folder of the user's
         return source if home is None else source | {"source": str(home)}
+
+    def build(self) -> Backbone:
+        """Its backbone without weights, on the meta device."""
+        if self.origin.get("family") not in FAMILIES or not isinstance(self.origin.get("sizes"), dict):
+            raise InputError(f"{self.path} does not say which backbone it is for")
+        backbone, source = build(self.origin["family"], self.origin["sizes"]), self.origin.get("source")
+        backbone.source = source if isinstance(source, dict) else None
+        return backbone
 
     def check_backbone(self, backbone: torch.nn.Module) -> None:
         """Refuse a backbone of another family or other sizes."""
         inner = backbone.get_base_model() if hasattr(backbone, "get_base_model") else backbone
         if not isinstance(inner, Backbone) or not self.origin:
             return  # attach says what is wrong with it
-        path, origin, sizes = self.path, self.origin, json.loads(json.dumps(asdict(inner.config)))
-        if inner.family != origin.get("family"):
-            raise InputError(f"{path} was made for {origin.get('family')}, but the backbone is {inner.family}")
-        if not isinstance(origin.get("sizes"), dict):
-            raise InputError(f"{path / CONFIG} does not say the sizes of its backbone")
-        for name in ("hidden_size", "patch_size", "image_size", "input_size", "depth", "depth_double"):
-            theirs = origin["sizes"].get(name)
-            if name in sizes and sizes[name] != theirs:
-                raise InputError(f"{path} was made for {name} {theirs}, the backbone has {sizes[name]}")
+        if not isinstance(self.origin.get("sizes"), dict):
+            raise InputError(f"{self.path / CONFIG} does not say the sizes of its backbone")
+        given = {"family": inner.family} | json.loads(json.dumps(asdict(inner.config)))
+        stored = {"family": self.origin.get("family")} | self.origin["sizes"]
+        for name in ("family", "hidden_size", "patch_size", "image_size", "input_size", "depth", "depth_double"):
+            if name in given and given[name] != stored.get(name):
+                raise InputError(f"{self.path} was made for {name} {stored.get(name)}, the backbone has {given[name]}")
 
     def weights(self) -> tuple[State, State]:
         """LoRA and interface. A rank that is not the config's is refused before a LoRA of that rank is made."""
@@ -144,16 +153,6 @@ def load_weights(model: ElasticModel, folder: str | Path) -> None:
     """Give an attached model the weights of an adapter whose parameters have the same names and shapes."""
     stored = Stored.open(folder)
     stored.put(model, stored.weights())
-
-
-def _is_source(value: Any) -> bool:
-    """Whether a value is what the loader remembers of a backbone."""
-    kinds = {"source": str, "size": str, "init": str, "seed": int}
-    return (
-        isinstance(value, dict)
-        and "source" in value
-        and all(key in kinds and isinstance(entry, kinds[key]) for key, entry in value.items())
-    )
 
 
 def adapter_folder(source: str | Path) -> Path | None:

@@ -35,9 +35,8 @@ def attach(backbone: nn.Module, config: ReductionConfig) -> ElasticModel:
             f"cannot attach to a {type(backbone).__name__}; supported: {known}, or a subclass of rti.Backbone"
         )
     if type(config) not in [row[0] for row in REDUCTIONS.values()]:
-        raise UnsupportedModelError(
-            f"config must be a RegionConfig or that of another reduction, got {type(config).__name__}"
-        )
+        kind = type(config).__name__
+        raise UnsupportedModelError(f"config must be a RegionConfig or that of another reduction, got {kind}")
     if backbone.attached:
         raise InputError("this backbone already has a reduction attached; detach that one first: model.detach()")
     config.check_fits(backbone.depth)

@@ -10,16 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from rti.backbones import layers
-from rti.backbones.base import (
-    MOST_BLOCKS,
-    WIDEST,
-    Backbone,
-    Condition,
-    FlowSettings,
-    Tokens,
-    check_table,
-    grid_of,
-)
+from rti.backbones.base import MOST_BLOCKS, WIDEST, Backbone, Condition, FlowSettings, Tokens, check_table, grid_of
 from rti.backbones.layers import FloatTable, PatchEmbed, RMSNorm, TimeEmbed, attention
 from rti.errors import InputError, check_finite, check_whole
 
@@ -50,8 +41,8 @@ class JiTConfig:
         for name in ("in_channels", "hidden_size", "num_heads", "bottleneck_dim", "num_classes"):
             check_whole(name, getattr(self, name), WIDEST)
         check_whole("depth", self.depth, MOST_BLOCKS)
-        for name in ("mlp_ratio", "patch_spacing"):
-            check_finite(name, getattr(self, name))
+        check_finite("mlp_ratio", self.mlp_ratio)
+        check_finite("patch_spacing", self.patch_spacing, above=0)
         if self.hidden_size % self.num_heads or (self.hidden_size // self.num_heads) % 4:
             raise InputError(
                 f"hidden_size {self.hidden_size} must split into {self.num_heads} heads of a multiple of 4 channels"
@@ -61,8 +52,6 @@ class JiTConfig:
         rows, columns = grid_of(self.input_size, self.patch_size)
         check_table("patches", rows * columns, self.hidden_size)
         check_table("in_context_len", self.in_context_len, self.hidden_size)
-        if not self.patch_spacing > 0:
-            raise InputError(f"patch_spacing must be above 0, got {self.patch_spacing!r}")
 
     @property
     def head_dim(self) -> int:

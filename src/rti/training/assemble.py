@@ -21,7 +21,7 @@ from rti.files import read_json
 from rti.hub import is_repository_name
 from rti.loading import load_backbone
 from rti.method.budgets import resolve_budget
-from rti.method.config import ReductionConfig, check_finite
+from rti.method.config import ReductionConfig, check_all_finite
 from rti.method.reductions import REDUCTIONS, Reduction
 from rti.parsing import convert_stored, parse_arguments
 from rti.presets import PRESETS, SCENES_TRAINING, find_preset
@@ -78,7 +78,7 @@ def resolve(
 
     config = TrainConfig(**part(TrainConfig))
     reduced = kind.from_dict(part(kind) | {"text_regions": bool(config.text_budgets)})
-    check_finite(reduced)
+    check_all_finite(reduced)
     return config, reduced
 
 

@@ -45,10 +45,6 @@ class GroupedReduction(Reduction):
         image = self.write(tokens.image, after.image - region_tokens, regions)
         return after._replace(image=image, phasors=tokens.phasors)
 
-    def core_tokens(self, budget: int) -> list[int]:
-        first, last = self.config.core
-        return [budget] * (last - first + 1)
-
     def flops(self, budget: int) -> float:
         patches, hidden = self.patches, self.hidden_size
         position = budget * patches * self.phasor_size if self.grid is None else 0

@@ -120,10 +120,6 @@ class LatentReduction(Reduction):
         """The latent that reads most of each patch."""
         return self.weights(tokens, budget).argmax(dim=1)
 
-    def core_tokens(self, budget: int) -> list[int]:
-        first, last = self.config.core
-        return [budget] * (last - first + 1)
-
     def flops(self, budget: int) -> float:
         patches, hidden = self.patches, self.hidden_size
         projections = 2 * (2 * budget + 2 * patches) * hidden * hidden

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from rti.backbones.base import Backbone, Tokens
+from rti.errors import check_choice
 from rti.method.config import ORDER_NAMES, ReductionConfig
 from rti.method.order import order
 from rti.method.reductions.grouped import GroupedReduction
@@ -28,7 +29,7 @@ class SimilarityConfig(ReductionConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        self._check_choice("order", ORDER_NAMES)
+        check_choice("order", self.order, ORDER_NAMES)
 
 
 class SimilarityReduction(GroupedReduction):

@@ -20,7 +20,7 @@ from torch import nn
 
 from rti.backbones.base import Backbone, Tokens
 from rti.backbones.layers import RMSNorm
-from rti.errors import InputError
+from rti.errors import InputError, check_finite, check_whole
 from rti.method.config import ReductionConfig
 from rti.method.reductions.base import Reduction, Span
 
@@ -39,13 +39,8 @@ class SkipConfig(ReductionConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        number = isinstance(self.capacity, (int, float)) and not isinstance(self.capacity, bool)
-        if not number or not 0 < self.capacity <= 1:
-            raise InputError(f"capacity must be a share in (0, 1], got {self.capacity!r}")
-        whole = isinstance(self.extra_groups, int) and not isinstance(self.extra_groups, bool)
-        if not whole or not 0 <= self.extra_groups <= self.groups:
-            allowed = f"allowed: 0 to {self.groups}, the groups of two blocks in the core {self.core}"
-            raise InputError(f"extra_groups {self.extra_groups!r} is not usable; {allowed}")
+        check_finite("capacity", self.capacity, above=0, most=1)
+        check_whole("extra_groups", self.extra_groups, self.groups, least=0)
 
     @property
     def groups(self) -> int:
