@@ -29,7 +29,7 @@ from rti.loading import FAMILIES, build
 from rti.lora import ADAPTER
 from rti.method.config import ReductionConfig
 from rti.method.reductions import config_from_dict
-from rti.presets import find_preset
+from rti.presets import is_released
 from rti.shipped import find_shipped, shipped, shipped_name
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def adapter_folder(source: str | Path) -> Path | None:
     path = path or local_path(source)
     if path.is_dir():
         return path if (path / CONFIG).is_file() else None
-    if path.exists() or find_preset(name) is not None or not is_repository_name(name):
+    if path.exists() or is_released(name) or not is_repository_name(name):
         return None
     try:
         # The one small file first: a repository of another kind may be large.

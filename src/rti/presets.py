@@ -75,6 +75,7 @@ SCENES_TRAINING: dict[str, dict[str, Any]] = {
     "scenes-jit": _SCENES_TRAINING | {"core": (3, 7)},
 }
 
+_REPOSITORIES = {_MINIT2I_HUB: "minit2i"}  # that stand for a family, since they hold all of its sizes
 _SIZE_NAMES = {"b": "b16", "base": "b16", "l": "l16", "large": "l16", "h": "h16", "huge": "h16"}
 
 
@@ -115,20 +116,25 @@ def sizes_of(family: str) -> list[str]:
     return [name.removeprefix(f"{family}-") for name in PRESETS if name.startswith(f"{family}-")]
 
 
+def is_released(name: str) -> bool:
+    """Whether a name is that of a preset, of a family, or of the repository of one."""
+    return find_preset(name) is not None or bool(sizes_of(_squash(name)))
+
+
 def get_preset(name: str, size: str | None) -> Preset:
     """As `find_preset`, but what cannot be found is an error that says what can."""
     preset = find_preset(name, size)
     if preset is not None:
         return preset
-    whole = find_preset(name)
-    family = whole.family if whole is not None else _squash(name)
-    if not sizes_of(family):
+    if not is_released(name):
         raise InputError(f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
-    given = f"unknown size {size!r} of {name}" if size is not None else f"{name!r} has several sizes"
-    raise InputError(f"{given}; allowed: {', '.join(sizes_of(family))}")
+    whole = find_preset(name)
+    sizes = ", ".join(sizes_of(_squash(name) if whole is None else whole.family))
+    given = f"unknown size {size!r} of {name}" if size is not None else f"{name!r} has several sizes, give one as size="
+    raise InputError(f"{given}; allowed: {sizes}")
 
 
 def _squash(name: str) -> str:
     if not isinstance(name, str):
         raise InputError(f"{name!r} is no name of a model or of a size; models: {', '.join(PRESETS)}")
-    return "".join(character for character in name.lower() if character.isalnum())
+    return "".join(character for character in _REPOSITORIES.get(name, name).lower() if character.isalnum())
