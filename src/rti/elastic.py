@@ -121,6 +121,7 @@ class ElasticModel(CompressedCore):
     @contextmanager
     def unfused(self) -> Iterator[ElasticModel]:
         """As it trains, with the LoRA apart from the weights; afterwards as before."""
+        self._attached()
         fused = self.fused
         self.unfuse()
         try:
@@ -140,9 +141,8 @@ class ElasticModel(CompressedCore):
     @contextmanager
     def dense(self) -> Iterator[Backbone]:
         """The frozen backbone alone, without our LoRA and reduction: `with model.dense() as backbone: ...`"""
-        backbone = self._attached()
-        with self.unfused(), lora.switched_off(backbone):
-            yield backbone
+        with self.unfused(), lora.switched_off(self.backbone):
+            yield self.backbone
 
     def detach(self) -> Backbone:
         """Give back the backbone as it was before. This model is of no use afterwards."""
@@ -166,12 +166,10 @@ class ElasticModel(CompressedCore):
 
     def save_pretrained(self, folder: Any) -> None:
         """Write the adapter: PEFT's files for the LoRA, interface.safetensors, rti_config.json and a model card."""
-        self._attached()
         with self.unfused():
             adapter.save(self, folder)
 
     def push_to_hub(self, repository: str, **options: Any) -> str:
         """Save the adapter to a repository on the hub; gives back its address."""
-        self._attached()
         with self.unfused():
             return adapter.push(self, repository, **options)
