@@ -73,7 +73,8 @@ class SkipReduction(Reduction):
         self.admitted = max(1, round(config.capacity * backbone.patches))
         sparse = config.groups + config.extra_groups  # first those of the groups, then those of their second runs
         self.norms = nn.ModuleList(RMSNorm(backbone.hidden_size) for _ in range(sparse))
-        self.routers = nn.ParameterList(torch.randn(backbone.hidden_size) * self._spread() for _ in range(sparse))
+        spread = 0.1 * backbone.hidden_size**-0.5  # scores of a tenth: enough to choose by, and gates near one
+        self.routers = nn.ParameterList(torch.randn(backbone.hidden_size) * spread for _ in range(sparse))
         if config.extra_groups:
             self.gates = nn.Parameter(torch.zeros(config.extra_groups))
 
@@ -93,25 +94,20 @@ class SkipReduction(Reduction):
         """The groups that run twice."""
         return range(self.config.groups - self.config.extra_groups, self.config.groups)
 
-    def _group(self, router: int, tokens: Tokens, dense: Span, sparse: Span) -> Tokens:
-        return self._sparse(router, dense(tokens), sparse)
-
-    def _sparse(self, number: int, tokens: Tokens, block: Span) -> Tokens:
+    def _group(self, number: int, tokens: Tokens, dense: Span, sparse: Span) -> Tokens:
+        """A block on all tokens, and one on those that the router of that number admits."""
+        tokens = dense(tokens)
         image, phasors = tokens.image, tokens.phasors
         scores = self.norms[number](image).float() @ self.routers[number].float()
         chosen = scores.topk(self.admitted, dim=1).indices.sort(dim=1).values
         index = chosen[:, :, None]
         some = image.gather(1, index.expand(-1, -1, image.shape[-1]))
         where = phasors.expand(len(image), -1, -1).gather(1, index.expand(-1, -1, phasors.shape[-1]))
-        after = block(tokens._replace(image=some, phasors=where))
+        after = sparse(tokens._replace(image=some, phasors=where))
         gate = 2 * scores.gather(1, chosen).sigmoid()[:, :, None]
         moved = some + (gate * (after.image - some)).to(image.dtype)
         image = image.scatter(1, index.expand(-1, -1, image.shape[-1]), moved)
         return after._replace(image=image, phasors=phasors)
-
-    def _spread(self) -> float:
-        """Scores of about a tenth: enough to choose by, little enough for gates near one."""
-        return 0.1 * self.hidden_size**-0.5
 
     def regions(self, tokens: Tokens, budget: int, estimate: torch.Tensor | None = None) -> torch.Tensor:
         raise InputError("token-skip has no regions: its tokens are kept or passed over, never grouped")
