@@ -91,8 +91,6 @@ def test_the_last_groups_run_again_and_the_cost_counts_every_run(family, extra, 
     assert cost.tokens_per_block(backbone, reduction, 7) == [count for _, count in expected]
     by_hand = sum(backbone.block_flops(block, count) for block, count in expected)
     assert cost.reduced_flops(backbone, reduction, 7) == by_hand
-    around = 2 * (2 + extra) * 64 * backbone.hidden_size  # a score of every token for every router
-    assert cost.forward_flops(backbone, reduction, 7) == by_hand + around + backbone.outer_flops()
 
 
 @pytest.mark.parametrize("family", LONG)

@@ -149,10 +149,6 @@ class Backbone(nn.Module):
         """
         raise NotImplementedError
 
-    def outer_flops(self) -> float:
-        """The same of all that is outside the paper's count: patches in, patches out, time and modulation."""
-        raise NotImplementedError
-
     def forward(
         self,
         x: torch.Tensor,

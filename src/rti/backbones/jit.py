@@ -269,10 +269,3 @@ class JiT(Backbone):
         tokens = image_tokens + (config.in_context_len if block >= config.in_context_start else 0)
         linear = 4 * config.hidden_size**2 + 3 * config.hidden_size * config.mlp_width
         return 2 * tokens * linear + 4 * tokens * tokens * config.hidden_size
-
-    def outer_flops(self) -> float:
-        config, hidden = self.config, self.config.hidden_size
-        pixels = config.in_channels * config.patch_size**2
-        patches = self.patches * (config.bottleneck_dim * (pixels + hidden) + hidden * pixels)
-        time_and_modulation = (TimeEmbed.FREQUENCIES + hidden) * hidden + (6 * config.depth + 2) * hidden**2
-        return 2 * (patches + time_and_modulation)

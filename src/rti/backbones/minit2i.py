@@ -275,9 +275,3 @@ class MiniT2I(Backbone):
         tokens = image_tokens + (config.prompt_length if text_tokens is None else text_tokens)
         linear = 4 * config.hidden_size * inner + 3 * config.hidden_size * config.mlp_width
         return 2 * tokens * linear + 4 * tokens * tokens * inner
-
-    def outer_flops(self) -> float:
-        config = self.config
-        pixels = config.in_channels * config.patch_size**2
-        narrow = config.pca_channels * (pixels + config.hidden_size)
-        return 2 * self.patches * (narrow + config.hidden_size * pixels)

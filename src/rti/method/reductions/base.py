@@ -65,10 +65,6 @@ class Reduction(nn.Module):
         """How many image tokens each of `core_blocks` runs on, at a budget."""
         return [budget] * len(self.core_blocks())
 
-    def flops(self, budget: int) -> float:
-        """Multiply-adds times two of what the reduction itself does around the core, for one picture."""
-        raise NotImplementedError
-
     @property
     def uses_estimate(self) -> bool:
         """Whether an estimate of the clean image changes anything."""

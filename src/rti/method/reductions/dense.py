@@ -35,6 +35,3 @@ class DenseReduction(Reduction):
 
     def core_tokens(self, budget: int) -> list[int]:
         return super().core_tokens(self.patches)
-
-    def flops(self, budget: int) -> float:
-        return 0.0

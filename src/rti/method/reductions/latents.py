@@ -81,8 +81,6 @@ class LatentReduction(Reduction):
     def __init__(self, config: LatentConfig, backbone: Backbone):
         super().__init__(config)
         hidden, heads = backbone.hidden_size, backbone.config.num_heads
-        self.patches, self.hidden_size = backbone.patches, hidden
-        self.phasor_size = heads * backbone.config.head_dim  # of all heads
         self.latents = nn.Parameter(0.02 * torch.randn(backbone.patches, hidden))
         table = backbone.patch_phasors()
         self.places = nn.Parameter(table[0, spread_out(*backbone.grid).to(table.device)].clone())
@@ -109,12 +107,6 @@ class LatentReduction(Reduction):
     def regions(self, tokens: Tokens, budget: int, estimate: torch.Tensor | None = None) -> torch.Tensor:
         """The latent that reads most of each patch."""
         return self.weights(tokens, budget).argmax(dim=1)
-
-    def flops(self, budget: int) -> float:
-        patches, hidden = self.patches, self.hidden_size
-        projections = 2 * (2 * budget + 2 * patches) * hidden * hidden
-        pairs = 2 * budget * patches * (2 * hidden + self.phasor_size)
-        return 2 * (projections + pairs)
 
 
 def spread_out(height: int, width: int) -> torch.Tensor:

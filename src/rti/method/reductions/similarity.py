@@ -47,9 +47,6 @@ class SimilarityReduction(GroupedReduction):
         nearest = (features @ features[:, anchors].transpose(1, 2)).argmax(dim=-1)
         return nearest.scatter(1, anchors.expand(len(nearest), -1), numbers.expand(len(nearest), -1))
 
-    def flops(self, budget: int) -> float:
-        return super().flops(budget) + 2 * self.patches * budget * self.hidden_size
-
 
 def anchor_positions(patches: int, budget: int, device: torch.device | None = None) -> torch.Tensor:
     """Evenly spaced places along an order, each in the middle of its share: (R,) int64."""

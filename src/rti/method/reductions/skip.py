@@ -69,7 +69,7 @@ class SkipReduction(Reduction):
 
     def __init__(self, config: SkipConfig, backbone: Backbone):
         super().__init__(config)
-        self.patches, self.hidden_size = backbone.patches, backbone.hidden_size
+        self.patches = backbone.patches
         self.admitted = max(1, round(config.capacity * backbone.patches))
         sparse = config.groups + config.extra_groups  # first those of the groups, then those of their second runs
         self.norms = nn.ModuleList(RMSNorm(backbone.hidden_size) for _ in range(sparse))
@@ -121,9 +121,6 @@ class SkipReduction(Reduction):
     def core_tokens(self, budget: int) -> list[int]:
         first = self.config.core[0]
         return [self.patches if (block - first) % 2 == 0 else self.admitted for block in self.core_blocks()]
-
-    def flops(self, budget: int) -> float:
-        return 2 * len(self.routers) * self.patches * self.hidden_size
 
 
 def _between(before: Tokens, after: Tokens, share: torch.Tensor) -> Tokens:
