@@ -27,7 +27,7 @@ from rti.errors import InputError
 from rti.flow import draw_noise
 from rti.lab.bench.stopwatch import PeakMemory, clock, parts_of
 from rti.loading import FAMILIES
-from rti.method.budgets import Budget, resolve_budget
+from rti.method.budgets import Budget, Budgets, resolve_budget
 from rti.sampling import GuidedVelocity, sample
 
 GEMM = (1280, 768, 2304)  # rows, inputs and outputs of the linear layer whose rate is the machine's
@@ -42,6 +42,10 @@ class Setting:
     budget: int | None = None
     text_budget: int | None = None
     guidance_budget: int | None = None
+
+    @property
+    def budgets(self) -> Budgets:
+        return Budgets(self.budget, self.guidance_budget, self.text_budget)
 
 
 REFERENCE = Setting("plain attention")
@@ -190,9 +194,9 @@ def _forward(noise: torch.Tensor, condition: Condition, scale: float) -> Run:
     def run(model: Any, setting: Setting) -> torch.Tensor:
         t, guided = torch.tensor(TIME, device=noise.device), prepared.get((id(model), setting))
         if guided is None:
-            flow = getattr(model, "backbone", model).flow
-            budgets = ([value] if value else None for value in (setting.budget, setting.guidance_budget))
-            options = (flow, float(scale), flow.guidance_interval, *budgets, setting.text_budget)
+            backbone = getattr(model, "backbone", model)
+            options = [backbone.flow, float(scale), backbone.flow.guidance_interval]
+            options += [setting.budgets.resolve(1, backbone.patches)] if setting.budget else []
             guided = prepared[id(model), setting] = GuidedVelocity(model, condition, *options)
             guided.estimate = guided.clean(noise, t, 0)
         return guided.clean(noise, t, 0)
@@ -204,8 +208,7 @@ def _generation(noise: torch.Tensor, condition: Condition, scale: float, steps: 
     """Whole pictures, from the text encoder's states to the last step."""
 
     def run(model: Any, setting: Setting) -> torch.Tensor:
-        budgets = {name: getattr(setting, name) for name in ("budget", "guidance_budget", "text_budget")}
-        return sample(model, noise, condition, steps=steps, guidance_scale=scale, **budgets)
+        return sample(model, noise, condition, steps=steps, guidance_scale=scale, budget=setting.budgets)
 
     return run
 
