@@ -27,7 +27,6 @@ _MOST = 16  # objects looked at per picture, the largest ones, as in GenEval
 _GRID = 20  # cells along a side of the templates
 _REACH = 2.2  # from the centroid to the templates' border, in radii of gyration; star tips and horns just fit
 _BORDER = 2  # objects keep this far from the border: it shows the background
-_CHUNK = 256  # pictures at a time, to bound memory
 
 
 class Detection(NamedTuple):
@@ -51,13 +50,6 @@ def detect(images: np.ndarray, threshold: float = THRESHOLD) -> list[list[Detect
     images = np.asarray(images, dtype=np.float32)
     if images.ndim != 4 or images.shape[1] != 3 or images.shape[2] != images.shape[3]:
         raise InputError(f"pictures must be (n, 3, size, size), got {images.shape}")
-    found: list[list[Detection]] = []
-    for start in range(0, len(images), _CHUNK):
-        found += _detect_chunk(images[start : start + _CHUNK], threshold)
-    return found
-
-
-def _detect_chunk(images: np.ndarray, threshold: float) -> list[list[Detection]]:
     unit = images.shape[-1] / CANVAS  # pixels per canvas unit
     chroma = _chroma(_resize(images))
     components = largest(connected_components(_mask(np.hypot(*chroma))), least=_AREA, most=_MOST)
