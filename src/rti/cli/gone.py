@@ -17,7 +17,9 @@ class Gone(NamedTuple):
     has_value: bool = True
 
 
-GONE: list[Gone] = []
+GONE: list[Gone] = [
+    Gone("eval scenes", "--reuse", "the same --output goes on with what it has, budget by budget"),
+]
 
 
 def without_what_is_gone(arguments: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import statistics
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,19 +179,27 @@ def entries_text(entries: tuple[Entry, ...]) -> str:
 
 def images_per_second(folder: Path) -> float | None:
     """The median batch's pictures per second of one process; None where nothing was timed."""
+    rates = [pictures / seconds for pictures, seconds in _batches(folder)]
+    return statistics.median(rates) if rates else None
+
+
+def seconds_drawing(folder: Path) -> float:
+    """How long all batches took together, of all sittings and processes."""
+    return sum(seconds for _, seconds in _batches(folder))
+
+
+def _batches(folder: Path) -> list[tuple[float, float]]:
+    """Pictures and seconds of each batch."""
     try:
         lines = (folder / TIMING).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return None
-    rates = []
+        return []
+    found = []
     for line in lines:
-        try:
+        with suppress(ValueError, KeyError, TypeError, RecursionError):  # a line that a killed run did not finish
             values = json.loads(line)
-            rates.append(values["pictures"] / values["seconds"])
-        except (ValueError, KeyError, TypeError, ZeroDivisionError, RecursionError):
-            continue  # a line that a killed run did not finish
-    rates = [rate for rate in rates if rate > 0]
-    return statistics.median(rates) if rates else None
+            found.append((float(values["pictures"]), float(values["seconds"])))
+    return [batch for batch in found if min(batch) > 0]
 
 
 def _read_entries(path: Path) -> tuple[Entry, ...]:

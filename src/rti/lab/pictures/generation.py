@@ -92,6 +92,12 @@ class Shard(NamedTuple):
             raise InputError(f"RANK and WORLD_SIZE are not usable: {given}; allowed: 0 <= RANK < WORLD_SIZE")
         return shard
 
+    def device(self, wanted: str) -> str:
+        """Where this process computes: "auto" is a GPU of its own where there are several processes."""
+        if wanted != "auto" or self.world == 1 or not torch.cuda.is_available():
+            return wanted
+        return f"cuda:{int(os.environ.get('LOCAL_RANK', self.rank)) % torch.cuda.device_count()}"
+
 
 class Generated(NamedTuple):
     """How many pictures this process drew, how many of its share were there already, and in how many seconds."""

@@ -6,6 +6,6 @@ files      the benchmarks' own files: fetched with a checksum, or read from a pa
 """
 
 from rti.lab.pictures.prompts.prompts import Prompt, PromptSet
-from rti.lab.pictures.prompts.sources import SOURCES, open_prompts
+from rti.lab.pictures.prompts.sources import SOURCES, open_prompts, scene_prompts
 
-__all__ = ["SOURCES", "Prompt", "PromptSet", "open_prompts"]
+__all__ = ["SOURCES", "Prompt", "PromptSet", "open_prompts", "scene_prompts"]

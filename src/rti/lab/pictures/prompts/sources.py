@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rti.errors import InputError
+from rti.errors import InputError, check_whole
 from rti.lab.pictures.prompts.files import fetch_benchmark
 from rti.lab.pictures.prompts.prompts import Prompt, PromptSet, category_layout, flat_layout, geneval_layout
 
@@ -93,20 +93,24 @@ def class_prompts(count: int, classes: int | None) -> PromptSet:
     """Labels in turn, so that any number of pictures is balanced: no class has two more than another."""
     if classes is None:
         raise InputError("prompts 'classes' need a class-conditional model; this one draws from text")
-    _check_count(count)
+    check_whole("count", count)
     width = len(str(classes - 1))
     prompts = (Prompt(index, index % classes, f"{index % classes:0{width}d}") for index in range(count))
     return PromptSet("classes", "labels", tuple(prompts), flat_layout)
 
 
-def scene_prompts(count: int, seed: int, split: str) -> PromptSet:
-    """Captions of the scenes world with what they ask for, in GenEval's layout; the prompts of `rti eval scenes`."""
+def scene_prompts(count: int, seed: int, split: str, kind: str = "text") -> PromptSet:
+    """Captions of the scenes world, or its classes, with what they ask for, in GenEval's layout."""
     from rti.lab import scenes
 
-    _check_count(count)
-    drawn = scenes.prompts(count, seed, split)
-    prompts = (Prompt(i, scene.caption, scene.task, metadata=scene.metadata()) for i, scene in enumerate(drawn))
-    return PromptSet("scenes", "text", tuple(prompts), geneval_layout)
+    check_whole("count", count)
+    check_whole("seed", seed, least=0)
+    drawn = scenes.prompts(count, seed, split) if kind == "text" else scenes.class_prompts(count, seed)
+    prompts = (
+        Prompt(i, scene.caption if kind == "text" else scenes.class_of(scene), scene.task, metadata=scene.metadata())
+        for i, scene in enumerate(drawn)
+    )
+    return PromptSet("scenes", kind, tuple(prompts), geneval_layout)
 
 
 _BY_NAME: dict[str, Callable[[Path, str], PromptSet]] = {
@@ -115,11 +119,6 @@ _BY_NAME: dict[str, Callable[[Path, str], PromptSet]] = {
     "mjhq": read_mjhq,
 }
 _BY_ENDING = {".jsonl": read_geneval, ".tsv": read_parti, ".json": read_mjhq, ".txt": read_text}
-
-
-def _check_count(count: int) -> None:
-    if count < 1:
-        raise InputError(f"count must be at least 1, got {count}")
 
 
 def _text(path: Path) -> str:
