@@ -10,7 +10,7 @@ from PIL import Image
 
 from rti.lab.judge import relative_positions
 from rti.lab.pictures.folder import Entry
-from rti.lab.pictures.prompts.sources import read_geneval
+from rti.lab.pictures.prompts import read_geneval
 from rti.lab.pictures.scorers.clip import Clip
 from rti.lab.pictures.scorers.colours import COLOURS, ColourNames, cut_out
 from rti.lab.pictures.scorers.detector import GenEvalDetector, Mask2Former, detections

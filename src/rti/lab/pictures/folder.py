@@ -12,13 +12,14 @@ import hashlib
 import json
 import os
 import statistics
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rti.errors import InputError
-from rti.files import whole_file
+from rti.files import read_json, whole_file
 
 MANIFEST, PROMPTS, TIMING, SCORES = "manifest.json", "prompts.jsonl", "timing.jsonl", "scores"
 _PNG, _END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
@@ -75,7 +76,7 @@ class PictureFolder:
         if not os.path.isdir(path):  # which a name too long for a path is not, either
             raise InputError(f"{path} is no folder")
         if (path / MANIFEST).is_file():
-            folder = cls(path, read_manifest(path), _read_entries(path))
+            folder = cls(path, read_json(path / MANIFEST), _read_entries(path))
         else:
             folder = cls(path, None, _foreign_entries(path))
         missing = [file for entry in folder.entries for file in entry.files if not os.path.isfile(path / file)]
@@ -143,11 +144,15 @@ def check_manifest(folder: Path, manifest: dict[str, Any]) -> bool:
         if others:
             raise InputError(f"{folder} holds {others[0]} but no {MANIFEST}; give a new folder, or one to continue")
         return False
-    found = read_manifest(folder)
-    differences = manifest_differences(found, manifest)
-    if differences:
-        told = "; ".join(f"{name} {_short(old)} there, {_short(new)} now" for name, old, new in differences)
-        raise InputError(f"{folder} was drawn with other settings: {told}; give the same, or a new folder")
+    found = read_json(folder / MANIFEST)
+    differences = [(name, _short(old), _short(new)) for name, old, new in manifest_differences(found, manifest)]
+    told = {name: f"{name} {old} there, {new} now" for name, old, new in differences}
+    others = [text for name, text in told.items() if not name.startswith("versions.")]
+    if others:
+        raise InputError(f"{folder} was drawn with other settings: {'; '.join(others)}; give the same, or a new folder")
+    if told:  # the folder goes on with other versions of the packages, and its manifest says which it was begun with
+        warnings.warn(f"{folder} goes on with other versions, which may show: {', '.join(told.values())}", stacklevel=3)
+        manifest["versions"] = found["versions"]
     return True
 
 
@@ -161,12 +166,6 @@ def manifest_differences(first: dict[str, Any], second: dict[str, Any]) -> list[
         elif one != other:
             found.append((name, one, other))
     return found
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    from rti.files import read_json
-
-    return read_json(folder / MANIFEST)
 
 
 def manifest_digest(manifest: dict[str, Any]) -> str:
@@ -215,8 +214,6 @@ def _read_entries(path: Path) -> tuple[Entry, ...]:
 
 def _foreign_entries(path: Path) -> tuple[Entry, ...]:
     """The prompts of a folder in GenEval's layout that another program made."""
-    from rti.files import read_json
-
     entries = []
     for file in sorted(path.glob("*/metadata.jsonl")):
         if not file.parent.name.isdigit():
