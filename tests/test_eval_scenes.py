@@ -237,8 +237,8 @@ def test_what_cannot_be_evaluated_is_refused_before_the_first_picture(pipe, monk
         evaluate_scenes(rti.Pipeline(make_backbone("minit2i", **TEXT, image_size=[32, 64]), spell), **QUICK)
 
 
-def test_without_scipy_the_error_says_what_to_install(pipe, painter, monkeypatch):
-    monkeypatch.setattr(rti.Backbone, "forward", painter.paint())
+def test_without_scipy_the_error_says_what_to_install_before_the_first_picture(pipe, monkeypatch):
+    monkeypatch.setattr(rti.Backbone, "forward", lambda *_: pytest.fail("it drew before it looked"))
     monkeypatch.setitem(sys.modules, "scipy", None)
     with refused("scipy", "region-tokens[eval]"):
         evaluate_scenes(pipe, **QUICK)
@@ -370,6 +370,24 @@ def test_budgets_drawn_apart_are_put_together_without_drawing_again(capsys, rele
     code, _, err = run(capsys, *arguments, "--budget", "16", "-o", tmp_path / "out")
     assert (code, "reduction.size_prior" in err) == (2, True)
     assert not drawn
+
+
+@pytest.mark.parametrize(
+    ("different", "said"),
+    [
+        ({"seed": 1}, "weights"),
+        ({"noise_scale": 1.5}, "noise_scale 1.0 there, 1.5 now"),
+        ({"cfg_interval": (0.5, 1.0)}, "cfg_interval"),
+    ],
+)
+def test_another_model_of_the_same_name_is_refused(capsys, tmp_path, different, said):
+    model = tmp_path / "model"
+    save_scenes_model(model, **TEXT)
+    assert run(capsys, model, *SMALL, "-o", tmp_path / "out")[0] == 0
+    shutil.rmtree(model)
+    save_scenes_model(model, **TEXT | different)
+    code, _, err = run(capsys, model, *SMALL, "-o", tmp_path / "out")
+    assert (code, said in err) == (2, True)
 
 
 def test_an_interrupted_evaluation_goes_on_where_it_stopped(capsys, release, adapter, tmp_path, drawn, monkeypatch):

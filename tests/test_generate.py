@@ -292,6 +292,7 @@ def test_other_prompts_or_weights_are_refused_and_other_versions_are_warned_of(p
     Generation(fresh, prompts, tmp_path, QUICK)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     manifest["versions"]["torch"] = "1.0"
+    del manifest["config"]  # as it was before 0.2
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.warns(UserWarning, match="torch 1.0 there"):
         assert Generation(fresh, prompts, tmp_path, QUICK).run(progress=False).drawn == 0

@@ -146,9 +146,9 @@ def loss(
     how = dict(examples=examples, seed=seed, text_budget=text, batch=batch, estimate=estimate)
     results = evaluate_loss(pipe, source, _budgets(budget, pipe), **how)
     if output is not None:
-        every = {str(result.name): result.losses.tolist() for result in results}
+        every = {str(result.row["budget"]): result.losses.tolist() for result in results}
         write_whole(output, json.dumps({"times": results[0].times.tolist(), "losses": every}) + "\n")
-    rows = [result.as_dict() for result in results]
+    rows = [result.row for result in results]
     cells = []
     for row in rows:
         change, interval = row.get("difference_to_dense"), row.get("difference_interval")

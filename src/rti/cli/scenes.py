@@ -39,10 +39,9 @@ def scenes(
     source = (ClassScenesSource if labels else ScenesSource)(size, seed, count, split)
     with tqdm(total=count, unit="picture", delay=1) as bar:  # silent if nothing is to be done, or refused
         written = write_shards(output, source, shard_size, bar.update)
-    shards = sorted(output.glob("*.tar"))
-    values = {"count": count, "written": written, "skipped": len(shards) - written}
-    values |= {"bytes": sum(shard.stat().st_size for shard in shards)}
-    rows = [("pictures", count), ("shards written", written), ("shards that were there", values["skipped"])]
-    rows.append(("megabytes", round(values["bytes"] / 1e6, 1)))
-    show_table(str(output), ("", ""), [(name, f"{value:,}") for name, value in rows])
+    sizes = [shard.stat().st_size for shard in output.glob("*.tar")]
+    values = {"count": count, "written": written, "skipped": len(sizes) - written, "bytes": sum(sizes)}
+    names = ("pictures", "shards written", "shards that were there", "bytes")
+    rows = [(name, f"{value:,}") for name, value in zip(names, values.values(), strict=True)]
+    show_table(str(output), ("", ""), rows)
     return values | dict(output=str(output), size=size, seed=seed, split=split, shard_size=shard_size, labels=labels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 from rti.data import Source
 from rti.errors import InputError, check_choice, check_whole
-from rti.lab.intervals import Interval, as_list, mean_interval
+from rti.lab.intervals import as_list, mean_interval
 from rti.method.budgets import Budget, resolve_budget
 from rti.pipeline import Pipeline
 from rti.training.draws import DrawSettings, draw
@@ -24,29 +24,15 @@ from rti.training.tasks import condition_of
 ESTIMATES = ("own", "clean", "none")  # what cuts are made from, where they come from an estimate
 
 
-@dataclass(frozen=True, eq=False)
-class LossResult:
-    """One budget's losses (n,) at the times t (n,) of the examples; and, paired, by how much it is above dense."""
+class LossResult(NamedTuple):
+    """One budget's losses (n,) at the times t (n,) of the examples; and the row of the table, ready for JSON.
 
-    budget: int | None
+    The row has the mean with its 95 % interval, and by how much it is above dense, paired, with that interval.
+    """
+
     losses: np.ndarray
     times: np.ndarray
-    difference: float | None = None
-    difference_interval: Interval | None = None
-
-    @property
-    def name(self) -> int | str:
-        return "dense" if self.budget is None else self.budget
-
-    @property
-    def loss(self) -> float:
-        return float(self.losses.mean())
-
-    def as_dict(self) -> dict:
-        values = {"budget": self.name, "loss": self.loss, "interval": as_list(mean_interval(self.losses))}
-        if self.difference is not None:
-            values |= {"difference_to_dense": self.difference, "difference_interval": as_list(self.difference_interval)}
-        return values
+    row: dict[str, Any]
 
 
 @torch.no_grad()
@@ -103,9 +89,12 @@ def evaluate_loss(
     found = {budget: torch.cat(some).double().numpy() for budget, some in losses.items()}
     results = []
     for budget, values in found.items():
-        change = None if budget is None or None not in found else values - found[None]
-        paired = () if change is None else (float(change.mean()), mean_interval(change))
-        results.append(LossResult(budget, values, t, *paired))
+        name = "dense" if budget is None else budget
+        row = {"budget": name, "loss": float(values.mean()), "interval": as_list(mean_interval(values))}
+        if budget is not None and None in found:
+            change = values - found[None]
+            row |= {"difference_to_dense": float(change.mean()), "difference_interval": as_list(mean_interval(change))}
+        results.append(LossResult(values, t, row))
     return results
 
 

@@ -23,6 +23,7 @@ from rti.lab.pictures.prompts import scene_prompts
 from rti.lab.pictures.scorers.geneval import GenEvalScorer, SceneDetector
 from rti.lab.pictures.scorers.results import Score, score_folder, score_path
 from rti.lab.scenes import CLASSES, TASKS
+from rti.lab.scenes.detect import scipy_ndimage
 from rti.method.budgets import Budget, is_dense, resolve_budget
 from rti.pipeline import Pipeline
 
@@ -60,6 +61,7 @@ def evaluate_scenes(
     and int8. Each budget has a folder of `rti generate` in `output`, which goes on where it stopped; `names` go into
     its manifest.
     """
+    scipy_ndimage()  # before the pictures, not after them
     check_model(pipe.backbone)
     check_whole("images", images, least=len(TASKS))
     check_whole("batch", batch)

@@ -37,9 +37,7 @@ class Entry:
     metadata: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        values = {"index": self.index, "prompt": self.prompt, "group": self.group}
-        values |= {"files": list(self.files), "seeds": list(self.seeds)}
-        return values | ({} if self.metadata is None else {"metadata": self.metadata})
+        return {name: value for name, value in vars(self).items() if name != "metadata" or value is not None}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Entry:
@@ -102,6 +100,14 @@ class PictureFolder:
         return None if self.manifest is None else manifest_digest(self.manifest)
 
 
+def begin(folder: PictureFolder) -> None:
+    """The manifest, then the prompts. Every process writes the same, whoever is first."""
+    if not check_manifest(folder.path, folder.manifest):  # another command may have begun there by now
+        write_shared(folder.path / MANIFEST, json.dumps(folder.manifest, indent=1) + "\n")
+    write_shared(folder.path / PROMPTS, entries_text(folder.entries))
+    tidy(folder.path)
+
+
 def write_shared(path: Path, text: str) -> None:
     """Write what several processes write alike. One that finds its part tidied away leaves the file to the first."""
     while not path.is_file():
@@ -144,7 +150,7 @@ def check_manifest(folder: Path, manifest: dict[str, Any]) -> bool:
         if others:
             raise InputError(f"{folder} holds {others[0]} but no {MANIFEST}; give a new folder, or one to continue")
         return False
-    found = read_json(folder / MANIFEST)
+    found = {"config": manifest["config"]} | read_json(folder / MANIFEST)  # folders from before it was there go on
     differences = [(name, _short(old), _short(new)) for name, old, new in manifest_differences(found, manifest)]
     told = {name: f"{name} {old} there, {new} now" for name, old, new in differences}
     others = [text for name, text in told.items() if not name.startswith("versions.")]

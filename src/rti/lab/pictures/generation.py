@@ -12,7 +12,7 @@ import json
 import os
 import time
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,18 +26,7 @@ from rti.errors import InputError, check_finite, check_whole
 from rti.files import write_whole
 from rti.flow import picture_seed, time_grid
 from rti.images import save_image
-from rti.lab.pictures.folder import (
-    MANIFEST,
-    PROMPTS,
-    TIMING,
-    Entry,
-    PictureFolder,
-    check_manifest,
-    entries_text,
-    is_whole,
-    tidy,
-    write_shared,
-)
+from rti.lab.pictures.folder import TIMING, Entry, PictureFolder, begin, check_manifest, is_whole
 from rti.lab.pictures.prompts import PromptSet
 from rti.method.budgets import Budget, is_dense, resolve_budget
 from rti.pipeline import Pipeline
@@ -144,7 +133,7 @@ class Generation:
         total, todo = sum(map(len, share)), sum(map(len, missing))
         started = time.perf_counter()
         if self.begun:
-            self._begin()  # what a kill left unwritten of it
+            begin(self.target)  # what a kill left unwritten of it
         title = "dense" if self.budget is None else f"R = {self.budget}"
         title += f", process 1 of {shard.world}" if shard.world > 1 else ""
         hidden = not progress or shard.rank > 0  # the shares are alike: one bar tells for all
@@ -180,7 +169,8 @@ class Generation:
         ).images
         seconds = time.perf_counter() - started
         if not self.begun:  # only now: what the model refuses leaves nothing behind
-            self._begin()
+            begin(self.target)
+            self.begun = True
         for (entry, number), image in zip(pictures, drawn, strict=True):
             path = self.target.file(entry, number)
             # GenEval's line, where its own evaluation expects it; with the first picture: one process writes it.
@@ -195,14 +185,6 @@ class Generation:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
             raise InputError(f"cannot write {self.folder / TIMING}: {error.strerror or error}") from None
-
-    def _begin(self) -> None:
-        """The manifest, then the prompts. Every process writes the same, whoever is first."""
-        if not check_manifest(self.folder, self.manifest):  # another command may have begun there by now
-            write_shared(self.folder / MANIFEST, json.dumps(self.manifest, indent=1) + "\n")
-        write_shared(self.folder / PROMPTS, entries_text(self.target.entries))
-        tidy(self.folder)
-        self.begun = True
 
     def _budget(self) -> int | None:
         """The number of regions; refuse what this model cannot draw, before anything is written."""
@@ -224,16 +206,17 @@ class Generation:
     def _manifest(self, names: dict[str, Any]) -> dict[str, Any]:
         """All that a picture depends on. Batch, processes and device are not part of it: they change nothing to see."""
         backbone, settings, prompts = self.pipe.backbone, self.settings, self.prompts
-        flow, reduction = backbone.flow, None if self.budget is None else self.pipe.elastic.config.to_dict()
-        return {
+        flow = backbone.flow
+        manifest = {
             "format": FORMAT,
             "model": names.get("model", (backbone.source or {}).get("source")),
             "adapter": names.get("adapter"),
             "weights": weights_of(self.pipe),
+            "config": asdict(backbone.config),
             "dtype": str(backbone.dtype).removeprefix("torch."),
             "size": list(backbone.image_size),
             "patches": backbone.patches,
-            "reduction": json.loads(json.dumps(reduction)),
+            "reduction": None if self.budget is None else self.pipe.elastic.config.to_dict(),
             "budget": "dense" if self.budget is None else self.budget,
             "guidance_budget": settings.guidance_budget,
             "text_budget": settings.text_budget,
@@ -246,6 +229,7 @@ class Generation:
             "seed": settings.seed,
             "versions": _versions(),
         }
+        return json.loads(json.dumps(manifest))  # as it is read back, lists for tuples
 
 
 def weights_of(pipe: Pipeline) -> str:

@@ -60,7 +60,7 @@ def _detect(image: np.ndarray, unit: float, threshold: float) -> list[Detection]
     shape, displacement = _classify(_windows(labels))
     colour, coherence = _hues(chroma, labels)
     score = np.maximum(1 - displacement, 0) * coherence
-    area, boxes = np.bincount(labels.ravel())[1:], _ndimage().find_objects(labels)
+    area, boxes = np.bincount(labels.ravel())[1:], scipy_ndimage().find_objects(labels)
     found = []
     kept = np.flatnonzero(score > threshold)
     for index in kept[np.argsort(-score[kept], kind="stable")]:
@@ -99,17 +99,18 @@ def _hue_plane(red: np.ndarray, green: np.ndarray, blue: np.ndarray) -> tuple[np
     return red - (green + blue) / 2, np.sqrt(np.float32(0.75)) * (green - blue)
 
 
-def _ndimage() -> ModuleType:
+def scipy_ndimage() -> ModuleType:
+    """What finds connected components; refuse to go on without."""
     try:
         from scipy import ndimage
     except ImportError:
-        raise InputError("the detector of the scenes world needs scipy: pip install region-tokens[eval]") from None
+        raise InputError("the detector of the scenes world needs scipy: pip install 'region-tokens[eval]'") from None
     return ndimage
 
 
 def _components(mask: np.ndarray) -> np.ndarray:
     """The component of each pixel, from 1 on, 0 outside; diagonal neighbours belong together. (size, size) both."""
-    return _ndimage().label(mask, np.ones((3, 3)))[0]
+    return scipy_ndimage().label(mask, np.ones((3, 3)))[0]
 
 
 def _mask(strength: np.ndarray) -> np.ndarray:
