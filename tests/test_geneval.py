@@ -10,7 +10,7 @@ from PIL import Image
 
 from rti.lab.judge import judge, relative_positions
 from rti.lab.pictures.folder import Entry
-from rti.lab.pictures.prompts.sources import read_geneval
+from rti.lab.pictures.prompts import read_geneval
 from rti.lab.pictures.scorers.clip import Clip
 from rti.lab.pictures.scorers.detector import COLOURS, ColourNames, GenEvalDetector, Mask2Former, cut_out, detections
 from rti.lab.pictures.scorers.geneval import CLASSES, Found, GenEvalScorer, SceneDetector, Wanted, select
