@@ -90,7 +90,9 @@ def redundancy(
     title = f"At block {values['middle_block']}, by time (0 noise, 1 image)"
     show_table(title, ("time", *KINDS), [(f"{time:.2f}", *row) for time, *row in by_step])
     shares = [100 * values["lorenz"][name] for name in ("in_top_15_percent", "in_top_half")]
-    say("Detail of the pictures: the most detailed 15 % of patches hold {:.0f} %, half of them {:.0f} %".format(*shares))
+    say(
+        "Detail of the pictures: the most detailed 15 % of patches hold {:.0f} %, half of them {:.0f} %".format(*shares)
+    )
     say("Proposed core: blocks {} to {}: ".format(*values["proposed_core"]) + values["why"])
     return _end(values, probe.output)
 

@@ -57,9 +57,7 @@ def profiles_figure(found: dict[str, dict[str, Any]], with_paper: bool = False) 
             theirs = paper.BY_BLOCK["adaptive"]
             depth = [block / (len(theirs) - 1) for block in range(len(theirs))]
             axes.plot(depth, [100 * value for value in theirs], "--", color=GREY, linewidth=1.2, label=paper.MODEL)
-        axes.set_xlabel("relative depth (0 first block, 1 last)")
-        axes.set_ylabel("variance retained, %")
-        axes.set_xlim(-0.02, 1.02)
+        axes.set(xlabel="relative depth (0 first block, 1 last)", ylabel="variance retained, %", xlim=(-0.02, 1.02))
         if size:
             axes.set_title("{} x {} pixels".format(*size))
     low = min(axes.get_ylim()[0] for axes in columns)

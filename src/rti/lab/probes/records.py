@@ -1,7 +1,7 @@
 """What a probe is, and the one runner of all: prompt by prompt into a file, so that it goes on where it stopped.
 
-NAME.jsonl has one JSON object a line: first the settings, then a record for each prompt, appended as it is done. NAME.json
-is the result, from which the figures are drawn.
+NAME.jsonl has one JSON object a line: first the settings, then a record for each prompt, appended as it is done.
+NAME.json is the result, from which the figures are drawn.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ class Journal:
             lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
             self.records = self._read(lines, json.loads(json.dumps(settings)))
             # Whole again, without a line that a stop has torn.
-            write_whole(path, "".join(json.dumps(one) + "\n" for one in ({"settings": settings}, *self.records.values())))
+            write_whole(
+                path, "".join(json.dumps(one) + "\n" for one in ({"settings": settings}, *self.records.values()))
+            )
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot use {path}: {first_line(error)}") from None
 

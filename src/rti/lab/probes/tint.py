@@ -38,13 +38,9 @@ def _blend(picture: Image.Image, wash: np.ndarray, strength: np.ndarray | float)
     canvas = enlarge(picture.convert("RGB"), 512)
     if canvas.height % rows or canvas.width % columns:
         raise InputError(f"a picture of {picture.size} does not divide into {rows} x {columns} patches")
-    height, width = canvas.height // rows, canvas.width // columns
-
-    def full(values: np.ndarray) -> np.ndarray:
-        return values.repeat(height, axis=0).repeat(width, axis=1)
-
-    share = full(np.broadcast_to(strength, (rows, columns, 1)))
-    mixed = (1 - share) * np.asarray(canvas, dtype=np.float64) + share * full(wash)
+    patch = np.ones((canvas.height // rows, canvas.width // columns, 1))
+    share = np.kron(np.broadcast_to(strength, (rows, columns, 1)), patch)
+    mixed = (1 - share) * np.asarray(canvas, dtype=np.float64) + share * np.kron(wash, patch)
     return Image.fromarray(mixed.round().astype(np.uint8))
 
 
@@ -53,21 +49,17 @@ def _apart(groups: np.ndarray) -> np.ndarray:
 
     Greedy over the groups in order of their number; a group picks the colour least used by its neighbours.
     """
-    touching: dict[int, set[int]] = {int(group): set() for group in np.unique(groups)}
-    for first, second in ((groups[:, :-1], groups[:, 1:]), (groups[:-1], groups[1:])):
-        for a, b in zip(first.ravel().tolist(), second.ravel().tolist(), strict=True):
-            if a != b:
-                touching[a].add(b)
-                touching[b].add(a)
+    beside = zip((groups[:, :-1], groups[:-1]), (groups[:, 1:], groups[1:]), strict=True)
+    touching = {pair for one, other in beside for pair in zip(one.flat, other.flat, strict=True)}
     chosen: dict[int, int] = {}
-    for turn, group in enumerate(touching):
-        taken = [chosen[other] for other in touching[group] if other in chosen]
+    for turn, group in enumerate(np.unique(groups)):
+        others = {a if b == group else b for a, b in touching if group in (a, b)} - {group}
+        taken = [chosen[other] for other in others if other in chosen]
         # Of the colours that are equally free, each in its turn: all are used about as often.
-        chosen[group] = min(
-            range(len(COLOURS)), key=lambda colour: (taken.count(colour), (colour - turn) % len(COLOURS))
-        )
+        free = range(turn, turn + len(COLOURS))
+        chosen[group] = min(free, key=lambda colour: taken.count(colour % len(COLOURS))) % len(COLOURS)
     return np.vectorize(chosen.__getitem__)(groups)
 
 
 def _rgb(colour: str) -> tuple[int, ...]:
-    return tuple(int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return tuple(bytes.fromhex(colour[1:]))
