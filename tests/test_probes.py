@@ -370,7 +370,9 @@ def test_routing_is_what_the_regions_say(family, tmp_path):
     row = values["rows"][1]
     assert row["entropy"] == pytest.approx([measures.size_entropy(regions).mean().item()], rel=1e-4)
     assert row["size_detail_middle"] == pytest.approx(measures.size_detail(regions, detail).mean().item(), rel=1e-3)
-    assert row["detail_ratio"] == [pytest.approx(measures.detail_ratio(measures.fine_and_coarse(regions, detail)), rel=1e-3)]
+    assert row["detail_ratio"] == [
+        pytest.approx(measures.detail_ratio(measures.fine_and_coarse(regions, detail)), rel=1e-3)
+    ]
     assert row["detail_ratio"] != [None]
     assert read_data(tmp_path, "routing") == values
 

@@ -13,9 +13,8 @@ from rti.flow import picture_generator
 from rti.images import enlarge, to_pil
 from rti.lab.plots import COLOURS
 from rti.lab.probes import figures, paper
-from rti.lab.probes.gallery import gallery, methods, overlay
+from rti.lab.probes.gallery import fade, gallery, glow, methods, overlay, tint_groups
 from rti.lab.probes.groupings import Row
-from rti.lab.probes.tint import fade, glow, tint_groups
 from test_cli import DATA, run, run_json
 from test_probes import Skip, Soft, make_pipe, make_run, subjects
 from tiny import CORE, randomise_trainable, refused
@@ -27,7 +26,7 @@ TIMES = [0.03, 0.2, 0.5, 0.8, 0.93]
 
 
 def redundancy() -> dict:
-    by_block = {kind: list(np.linspace(0.3 + shift, 0.8, 12)) for shift, kind in enumerate_shift(figures.KIND_LABELS)}
+    by_block = {kind: list(np.linspace(0.3 + shift, 0.8, 12)) for shift, kind in enumerate_shift(figures.KINDS)}
     by_step = {kind: list(np.linspace(0.3 + shift, 0.9, len(TIMES))) for shift, kind in enumerate_shift(by_block)}
     curve = [min(1.0, (index / 100) ** 0.5) for index in range(101)]
     return {
@@ -166,12 +165,12 @@ def test_every_axis_says_what_it_shows(name):
 def test_the_lines_are_the_data():
     values = redundancy()
     _, time, depth = figures.redundancy_figure(values).axes
-    for line, kind in zip(depth.lines, figures.KIND_LABELS, strict=False):
+    for line, kind in zip(depth.lines, figures.KINDS, strict=False):
         assert line.get_ydata() == pytest.approx([100 * value for value in values["by_block"][kind]])
-    for line, kind in zip(time.lines, figures.KIND_LABELS, strict=False):
+    for line, kind in zip(time.lines, figures.KINDS, strict=False):
         assert line.get_ydata() == pytest.approx([100 * value for value in values["by_step"][kind]])
         assert list(line.get_xdata()) == TIMES
-    assert len({line.get_color() for line in time.lines}) == len(figures.KIND_LABELS)
+    assert len({line.get_color() for line in time.lines}) == len(figures.KINDS)
 
 
 def test_the_bars_are_the_data_and_a_method_without_groups_says_so():

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from rti.errors import InputError
 from rti.files import in_one_line
 from rti.lab.plots import COLOURS, GREY, LINES, MARKERS, legend_below, panels, places_of
 from rti.lab.probes import paper
+from rti.method.config import ORDER_NAMES
+from rti.method.order import order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KIND_LABELS = {
-    "adaptive": "cut by content at the core's start",
-    "anew": "cut by content at each block",
-    "fixed": "evenly spaced cuts",
-    "skip": "skipping",
+KINDS = {  # what the legend calls them, and their place in LINES: as gaps, fixed cuts and token skip have
+    "adaptive": ("cut by content at the core's start", 1),
+    "anew": ("cut by content at each block", 7),
+    "fixed": ("evenly spaced cuts", 3),
+    "skip": ("skipping", 6),
 }
-KIND_PLACES = {"adaptive": 1, "anew": 7, "fixed": 3, "skip": 6}  # in LINES, as gaps, fixed cuts and token skip have
 FAR = 2.5  # times the longest bar: a value of the paper beyond is no part of the axis
+ALIKE = 0.01  # shares of the tokens may differ by rounding
 TIME = "time of sampling (0 noise, 1 image)"
 
 
@@ -36,8 +40,8 @@ def redundancy_figure(values: dict[str, Any], with_paper: bool = False) -> Figur
     _lorenz(space, {"pictures drawn": values["lorenz"]["share_of_detail"]}, with_paper)
     space.set_title("(a) space: where the detail is")
     blocks = list(range(len(values["by_block"]["fixed"])))
-    for place, (kind, label) in enumerate(KIND_LABELS.items()):
-        style = dict(color=LINES[KIND_PLACES[kind]], marker=MARKERS[place], markersize=4, linewidth=1.5)
+    for place, (kind, (label, line)) in enumerate(KINDS.items()):
+        style = dict(color=LINES[line], marker=MARKERS[place], markersize=4, linewidth=1.5)
         style |= {"linestyle": "--", "markersize": 0} if kind == "anew" else {}
         time.plot(values["times"], _percent(values["by_step"][kind]), **style)
         depth.plot(blocks, _percent(values["by_block"][kind]), label=label, **style)
@@ -161,7 +165,7 @@ def routing_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
     ratio, correlation, entropy = panels(3, 12.0, 4.2)
     times = values["times"]
     for place, row in enumerate(values["rows"]):
-        style = dict(color=COLOURS[place % len(COLOURS)], marker=MARKERS[place % len(MARKERS)], markersize=4)
+        style = _style(place)
         known = [(time, value) for time, value in zip(times, row["detail_ratio"], strict=True) if value is not None]
         if known:
             ratio.plot(*zip(*known, strict=True), **style)
@@ -203,3 +207,98 @@ def _finish(axes: Axes, note: str, columns: int) -> Figure:
 
 def _percent(values: Any) -> list[float]:
     return [100 * value for value in values]
+
+
+def _style(place: int) -> dict[str, Any]:
+    return dict(color=COLOURS[place % len(COLOURS)], marker=MARKERS[place % len(MARKERS)], markersize=4)
+
+
+# Several models in one figure.
+
+
+def profiles(probes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of what `rti probe redundancy` wrote for each model: what its blocks retain, cut by content at the core's start.
+
+    `rise` is how much more the best block retains than the first.
+    """
+    found = {}
+    for name, values in probes.items():
+        retained = values["by_block"]["adaptive"]
+        found[name] = {
+            "image_size": values.get("image_size"),  # not known of older data
+            "share": values["budget"] / values["patches"],
+            "relative_depth": [round(block / max(len(retained) - 1, 1), 4) for block in range(len(retained))],
+            "retained": retained,
+            "rise": round(max(retained) - retained[0], 6),
+        }
+    (first, one), *others = found.items()
+    for name, other in others:
+        if abs(other["share"] - one["share"]) > ALIKE:
+            shares = f"{100 * one['share']:.3g} % and {100 * other['share']:.3g} %"
+            raise InputError(f"{first} and {name} were probed at {shares} of their tokens; probe at one --budget")
+    return found
+
+
+def profiles_figure(found: dict[str, dict[str, Any]], with_paper: bool = False) -> Figure:
+    """Variance retained against relative depth, a line per model, a panel per size of picture, small first.
+
+    One panel for all where the size of any is not known.
+    """
+    sizes = {name: tuple(one["image_size"] or ()) for name, one in found.items()}
+    if () in sizes.values():
+        sizes = dict.fromkeys(sizes, ())
+    places = sorted(set(sizes.values()))
+    columns = panels(len(places), 1.6 + 4.2 * len(places), 4.4)
+    for axes, size in zip(columns, places, strict=True):
+        for place, (name, one) in enumerate(found.items()):
+            if sizes[name] == size:
+                axes.plot(one["relative_depth"], _percent(one["retained"]), label=name, **_style(place))
+        if with_paper and (size == paper.SIZE or paper.SIZE not in places):
+            theirs = paper.BY_BLOCK["adaptive"]
+            depth = [block / (len(theirs) - 1) for block in range(len(theirs))]
+            axes.plot(depth, _percent(theirs), "--", color=GREY, linewidth=1.2, label=paper.MODEL)
+        axes.set(xlabel="relative depth (0 first block, 1 last)", ylabel="variance retained, %", xlim=(-0.02, 1.02))
+        axes.set_title("{} x {} pixels".format(*size) if size else "")
+    bounds = [axes.get_ylim() for axes in columns]
+    handles = {}
+    for axes in columns:
+        axes.set_ylim(min(low for low, _ in bounds), max(high for _, high in bounds))  # so that levels can be compared
+        handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure = columns[0].figure
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False)
+    share = next(iter(found.values()))["share"]
+    figure.suptitle(f"pooled to {100 * share:.3g} % of the tokens, cut by content at the core's start", fontsize=10)
+    return figure
+
+
+# The orders themselves, as walks over a small grid with one run of each shaded.
+
+
+def walks(grid: tuple[int, int] = (8, 8), first: int = 12, length: int = 8) -> dict[str, list[list[int]]]:
+    """Row and column of each patch along every order, the same run of `length` positions from `first` on."""
+    height, width = grid
+    if min(grid) < 1 or not 0 <= first < first + length <= height * width:
+        allowed = f"allowed: a run within the {height * width} patches"
+        raise InputError(f"a run of {length} from {first} on in a grid of {height} x {width} is not there; {allowed}")
+    orders = {name: order(name, height, width)[0].tolist() for name in ORDER_NAMES}
+    return {name: [[*divmod(patch, width)] for patch in walk] for name, walk in orders.items()}
+
+
+def walks_figure(found: dict[str, list[list[int]]], first: int = 12, length: int = 8) -> Figure:
+    """A panel for each order: its walk, dotted where it jumps, and the patches of the run."""
+    columns = panels(len(found), 3.1 * len(found), 3.4)
+    for place, (axes, (name, walk)) in enumerate(zip(columns, found.items(), strict=True)):
+        rows, sides = (max(patch[axis] for patch in walk) + 1 for axis in (0, 1))
+        for row, column in walk[first : first + length]:
+            axes.fill_between([column - 0.5, column + 0.5], row - 0.5, row + 0.5, color=COLOURS[place], alpha=0.3, lw=0)
+        for (row, column), (below, right) in pairwise(walk):
+            jump = abs(row - below) + abs(column - right) > 1
+            style = dict(linestyle=":", linewidth=0.9) if jump else dict(linestyle="-", linewidth=1.6)
+            axes.plot([column, right], [row, below], color=COLOURS[place], **style)
+        axes.plot(walk[0][1], walk[0][0], "o", color=COLOURS[place], markersize=5)
+        axes.set_xticks([column - 0.5 for column in range(sides + 1)], [""] * (sides + 1))
+        axes.set_yticks([row - 0.5 for row in range(rows + 1)], [""] * (rows + 1))
+        axes.tick_params(length=0)
+        axes.set(xlim=(-0.5, sides - 0.5), ylim=(rows - 0.5, -0.5), aspect="equal", title=name)
+    columns[0].figure.suptitle(f"the same {length} positions shaded in each order", fontsize=10, color=GREY)
+    return columns[0].figure
