@@ -10,8 +10,7 @@ from rti.lab.pictures.frontier import frontier_figure
 from rti.lab.pictures.scored_runs import add_speedups, read_runs
 from rti.lab.plots import COLOURS, GREY
 from rti.lab.probes import paper
-from rti.lab.probes.profiles import profiles, profiles_figure
-from rti.lab.probes.walks import walks, walks_figure
+from rti.lab.probes.figures import profiles, profiles_figure, walks, walks_figure
 from test_cli import run, run_json
 from test_compare import make_run
 from tiny import refused

@@ -88,8 +88,7 @@ def redundancy(
     Of several models their profiles over the relative depth, a panel for each
     size of picture: rti figure redundancy probes/b16 probes/l16 -o depth.png
     """
-    from rti.lab.probes.figures import redundancy_figure
-    from rti.lab.probes.profiles import profiles, profiles_figure
+    from rti.lab.probes.figures import profiles, profiles_figure, redundancy_figure
     from rti.lab.probes.records import read_data
 
     if len(data) == 1:
@@ -117,8 +116,8 @@ def walks(
     json: bool = JSON,
 ) -> None:
     """The three orders as walks over a small grid, the same run of positions shaded in each. No model needed."""
-    from rti.lab.probes.walks import walks as find
-    from rti.lab.probes.walks import walks_figure
+    from rti.lab.probes.figures import walks as find
+    from rti.lab.probes.figures import walks_figure
 
     sides = whole_numbers(grid, "grid")
     if len(sides) != 2:
