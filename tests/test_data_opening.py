@@ -179,7 +179,7 @@ def test_many_remote_shards_that_are_wrong(server, many, cache, shard):
         write_tar(shard.parent / f"many{number}.tar", [])
     with pytest.raises(InputError, match="is empty: none of its 10 shards holds a picture"):
         open_data(many, 8)
-    with pytest.raises(InputError, match="cannot download .*Not Found"):
+    with pytest.raises(InputError, match=r"cannot download .*Not Found"):
         open_data(server.url + "/gone{0..9}.tar", 8)
 
 

@@ -134,7 +134,7 @@ def open_text(config: RunConfig, backbone: Backbone) -> TextEncoder | None:
     if config.text_cache is not None:
         from rti.text.cache import TextCache
 
-        cache = TextCache.open(config.text_cache)
+        cache = TextCache(config.text_cache)
         length = backbone.config.prompt_length
         if (cache.width, cache.length) != (width, length):
             held = f"{cache.length} tokens of width {cache.width}"
