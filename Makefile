@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint format clean
+.PHONY: setup demo test docs lint format clean
 
 setup: $(READY)
 
@@ -22,6 +22,11 @@ demo: $(READY)
 # One worker for each core, four at most.
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+
+# The site, in site/: pages from docs/, the reference from the docstrings and from the commands' own help.
+docs: $(READY)
+	$(BIN)/typer rti.cli utils docs --name rti --output docs/reference/commands.md
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -9,7 +9,9 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from rti.cli.options import unfold
+from rti.cli import gone
+from rti.cli.gone import Gone
+from rti.cli.options import command
 from test_cli import run
 from tiny import save_jit
 
@@ -25,8 +27,8 @@ def make_app() -> tuple[typer.Typer, list[tuple]]:
     app, calls = typer.Typer(), []
 
     @app.command()
-    @unfold
-    def command(shared: Shared, count: int = typer.Option(1, help="How many.")) -> None:
+    @command
+    def act(shared: Shared, count: int = typer.Option(1, help="How many.")) -> None:
         """What it does."""
         calls.append((shared, count))
 
@@ -66,3 +68,27 @@ def test_a_dtype_that_the_cpu_only_emulates_is_warned_of(tmp_path, capsys, monke
     assert (code, len(said)) == (0, lines)
     code, _, err = run(capsys, *bench, "float32")
     assert (code, "units" in err) == (0, False)
+
+
+def test_what_a_command_gives_back_is_printed_where_json_is_asked_for():
+    app = typer.Typer()
+
+    @app.command()
+    @command
+    def add(first: int, second: int) -> dict:
+        return {"sum": first + second}
+
+    assert CliRunner().invoke(app, ["1", "2", "--json"]).output == '{"sum": 3}\n'
+    assert CliRunner().invoke(app, ["1", "2"]).output == ""
+
+
+def test_an_option_that_is_gone_is_warned_of_and_the_command_goes_on(monkeypatch, capsys):
+    rows = [Gone("eval scenes", "--old", "--new"), Gone("eval scenes", "--dropped", "nothing needs it", True)]
+    monkeypatch.setattr(gone, "GONE", rows)
+    typed = ["eval", "scenes", "m", "--old", "1", "--old=2", "--dropped", "x", "--dropped=y", "-o", "out"]
+    kept = ["eval", "scenes", "m", "--new", "1", "--new=2", "-o", "out"]
+    assert gone.without_what_is_gone(typed) == kept
+    warned = capsys.readouterr().err.splitlines()
+    assert len(warned) == 4 and "--old is now --new" in warned[0] and "nothing needs it" in warned[2]
+    other = ["eval", "loss", "m", "--old", "1"]
+    assert gone.without_what_is_gone(other) == other

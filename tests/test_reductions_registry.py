@@ -1,6 +1,7 @@
-"""Reductions from elsewhere: the example of docs/reductions.md, as a script and as an installed package."""
+"""Reductions from elsewhere: examples/own_reduction.py as a package that docs/reductions.md has installed."""
 
 import re
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -14,16 +15,16 @@ from rti.method.reductions import REDUCTIONS, register, register_installed
 from test_cli import run_json
 from tiny import CORE, make_backbone, make_inputs, randomise_trainable, refused, save_jit
 
-PAGE = Path(__file__).parent.parent / "docs" / "reductions.md"
+ROOT = Path(__file__).parent.parent
+PAGE, EXAMPLE = ROOT / "docs" / "reductions.md", ROOT / "examples" / "own_reduction.py"
 
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """The page's example, installed as pip would leave it; forgotten afterwards."""
     text = PAGE.read_text(encoding="utf-8")
-    code = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "# my_cells.py" in block)
     points = re.search(r'```toml\n\[project\.entry-points\."(.*?)"\]\n(.*?)```', text, re.DOTALL)
-    (tmp_path / "my_cells.py").write_text(code)
+    shutil.copy(EXAMPLE, tmp_path)
     described = tmp_path / "my_cells-1.0.dist-info"
     described.mkdir()
     (described / "METADATA").write_text("Metadata-Version: 2.1\nName: my-cells\nVersion: 1.0\n")
@@ -31,7 +32,7 @@ def package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     before = dict(REDUCTIONS)
     yield tmp_path
-    sys.modules.pop("my_cells", None)
+    sys.modules.pop("own_reduction", None)
     REDUCTIONS.clear()
     REDUCTIONS.update(before)
 
@@ -63,9 +64,9 @@ def test_a_command_times_it(package, tmp_path, capsys):
 
 
 def test_a_package_that_is_broken_is_said_in_a_line_and_left_out(package):
-    (package / "my_cells.py").write_text("raise RuntimeError('no good')")
+    (package / "own_reduction.py").write_text("raise RuntimeError('no good')")
     before = set(REDUCTIONS)
-    with pytest.warns(UserWarning, match="my_cells:REDUCTION cannot be used: no good"):
+    with pytest.warns(UserWarning, match="own_reduction:REDUCTION cannot be used: no good"):
         register_installed()
     assert set(REDUCTIONS) == before
     with warnings.catch_warnings():

@@ -19,8 +19,9 @@ from rti.cli.eval import evaluations
 from rti.cli.figure import figures
 from rti.cli.figure_runs import fid, frontier, redundancy, steps, walks
 from rti.cli.generate import generate
+from rti.cli.gone import without_what_is_gone
 from rti.cli.info import flops, info
-from rti.cli.output import safe, show_error
+from rti.cli.output import one_line_warnings, safe, show_error
 from rti.cli.pretrain import pretrain
 from rti.cli.probe import probes
 from rti.cli.regions import regions
@@ -75,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command. Bad input is one line on stderr and exit code 2; anything unforeseen one line and 1."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        code = app(args=arguments, standalone_mode=False)
+        with one_line_warnings():
+            code = app(args=without_what_is_gone(arguments), standalone_mode=False)
     except InputError as error:
         show_error(str(error))
         code = 2

@@ -16,7 +16,6 @@ from rti.cli.models import (
 )
 from rti.cli.options import budget_option, guidance_option, number_option, steps_option
 from rti.cli.output import say, show_json, show_table, span
-from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 from rti.presets import default_core, preset_of
 from rti.shipped import shipped
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from rti.elastic import ElasticModel
 
 
-@one_line_warnings()
 def bench(
     model: str = typer.Argument(help=MODEL_HELP),
     budgets: str = budget_option(None, help="Budgets, one row each, such as 512,256,0.125. Default: the trained ones."),

@@ -9,7 +9,6 @@ import typer
 
 from rti.cli.options import number_option
 from rti.cli.output import say, show_json, show_table
-from rti.cli.warn import one_line_warnings
 
 if TYPE_CHECKING:
     from rti.lab.pictures.compare import Row
@@ -27,7 +26,6 @@ METRICS = {"clip": ("CLIP", 2), "pick": ("Pick", 2), "imagereward": ("IR", 2), "
 _WIDTH = 160
 
 
-@one_line_warnings()
 def compare(
     folders: list[Path] = typer.Argument(
         help="The reference (dense), then what to compare with it: folders of rti generate, or folders of those."

@@ -19,7 +19,6 @@ from rti.cli.models import (
 )
 from rti.cli.options import budget_option, guidance_option, number_option, seed_option, steps_option
 from rti.cli.output import say, show_json, show_table
-from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ evaluations = typer.Typer(
 
 
 @evaluations.command()
-@one_line_warnings()
 def scenes(
     model: str = typer.Argument(help=MODEL_HELP),
     budget: str = budget_option(
@@ -140,7 +138,6 @@ def scenes(
 
 
 @evaluations.command()
-@one_line_warnings()
 def loss(
     model: str = typer.Argument(help=MODEL_HELP),
     data: str = typer.Option(..., help="As of rti train; pictures the model was not trained on. scenes: by the seed."),

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rti.cli.models import DEVICE_HELP, MODEL_HELP, load_pipeline
-from rti.cli.options import budget_option, guidance_option, number_option, seed_option, steps_option, unfold
+from rti.cli.options import budget_option, command, guidance_option, number_option, seed_option, steps_option
 from rti.cli.output import say, show_json, whole_numbers
-from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 
 if TYPE_CHECKING:
@@ -119,8 +118,7 @@ def lorenz(
 
 
 @figures.command()
-@one_line_warnings()
-@unfold
+@command
 def gallery(
     pictures: Pictures,
     budgets: str = budget_option("0.5,0.25,0.125", help="Budgets, a row each, below the dense one."),
@@ -142,8 +140,7 @@ def gallery(
 
 
 @figures.command()
-@one_line_warnings()
-@unfold
+@command
 def overlay(
     pictures: Pictures,
     budget: str = budget_option("0.25", help="How many regions: 64, 0.25, 25%."),
@@ -160,8 +157,7 @@ def overlay(
 
 
 @figures.command()
-@one_line_warnings()
-@unfold
+@command
 def methods(
     pictures: Pictures,
     budget: str = budget_option("0.25", help="How many groups: 64, 0.25, 25%."),

@@ -18,7 +18,6 @@ from rti.cli.models import (
 )
 from rti.cli.options import budget_option, guidance_option, number_option, seed_option, steps_option
 from rti.cli.output import say, show_error, show_json, show_table
-from rti.cli.warn import one_line_warnings
 
 PROMPTS_HELP = (
     "geneval, parti or mjhq (fetched once, and checked); a copy of their file (.jsonl, .tsv, .json); a text file with "
@@ -26,7 +25,6 @@ PROMPTS_HELP = (
 )
 
 
-@one_line_warnings()
 def generate(
     model: str = typer.Argument(help=MODEL_HELP),
     prompts: str = typer.Option(..., help=PROMPTS_HELP),

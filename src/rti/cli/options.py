@@ -1,4 +1,4 @@
-"""Options that several commands share: alone, and several as one parameter."""
+"""Options that several commands share, alone and several as one parameter; and what makes a function a command."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
-from typing import Any, get_type_hints
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
+from rti.cli.models import COMPILE_HELP, DEVICE_HELP, DTYPE_HELP, INT8_HELP, load_pipeline
+from rti.cli.output import show_json
 from rti.errors import InputError
+
+if TYPE_CHECKING:
+    from rti.pipeline import Pipeline
 
 LARGEST_SEED = 2**32 - 1  # what numpy, torch and rti.lab.pictures.generation all take
 
@@ -49,27 +54,52 @@ def budget_option(default: str | None, help: str) -> Any:
     return typer.Option(default, "--budget", "--budgets", help=help)
 
 
-def unfold(command: Callable[..., None]) -> Callable[..., None]:
-    """A command in which a parameter that is a dataclass of options stands for the options, one for each field.
+@dataclass(frozen=True)
+class Runtime:
+    """How a model is run, for commands which run one: `runtime.load(model)` is its pipeline."""
 
-    The command line shows them after the command's own; the command gets them back as the dataclass.
+    adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
+    size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ...")
+    text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names.")
+    device: str = typer.Option("auto", help=DEVICE_HELP)
+    dtype: str = typer.Option("float32", help=DTYPE_HELP)
+    int8: bool = typer.Option(False, "--int8", help=INT8_HELP)
+    compile: bool = typer.Option(False, "--compile", help=COMPILE_HELP)
+
+    def load(self, model: str, **options: Any) -> Pipeline:
+        options = {"size": self.size, "text_encoder": self.text_encoder} | options
+        return load_pipeline(model, self.adapter, self.dtype, self.device, self.compile, **options)
+
+
+def command(function: Callable[..., Any]) -> Callable[..., None]:
+    """A command of a function: options may stand together in a dataclass, and what it gives back `--json` prints.
+
+    A parameter that is a dataclass of options stands for the options, one for each field: the command line shows them
+    after the function's own, the function gets them back as the dataclass. A function that returns a dict has the
+    option --json.
     """
     parameters, shared, groups = [], [], {}
-    hints = get_type_hints(command)
-    for name, parameter in inspect.signature(command).parameters.items():
+    hints = get_type_hints(function)
+    for name, parameter in inspect.signature(function).parameters.items():
         if is_dataclass(hints[name]):
             groups[name] = hints[name]
             shared += _options_of(hints[name])
         else:
             parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+    if gives := hints.get("return") not in (None, type(None)):
+        asked = typer.Option(False, "--json", help="Print one JSON line at the end.")
+        shared.append(inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=asked, annotation=bool))
 
-    @functools.wraps(command)
+    @functools.wraps(function)
     def unfolded(**values: Any) -> None:
+        json = gives and values.pop("json")
         together = {
             name: group(**{field.name: values.pop(field.name) for field in fields(group)})
             for name, group in groups.items()
         }
-        command(**together, **values)
+        found = function(**together, **values)
+        if json and found is not None:
+            show_json(found)
 
     unfolded.__signature__ = inspect.Signature(parameters + shared)
     unfolded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters + shared}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rti.errors import InputError
@@ -55,6 +57,18 @@ def show_json(values: dict[str, Any]) -> None:
 
 def show_error(message: str, kind: str = "error") -> None:
     print(f"rti: {kind}: {safe(' '.join(message.split()))}", file=sys.stderr)
+
+
+@contextmanager
+def one_line_warnings() -> Iterator[None]:
+    """Warnings as one line each on stderr, like errors."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        show_error(str(message), "warning")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def counted(count: int, what: str) -> str:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rti.cli.models import DEVICE_HELP, DTYPE_HELP, MODEL_HELP, load_pipeline
-from rti.cli.options import budget_option, guidance_option, number_option, seed_option, steps_option, unfold
+from rti.cli.options import budget_option, command, guidance_option, number_option, seed_option, steps_option
 from rti.cli.output import say, show_json, show_table, span
-from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 from rti.presets import default_core, preset_of
 
@@ -72,8 +71,7 @@ class Probe:
 
 
 @probes.command()
-@one_line_warnings()
-@unfold
+@command
 def redundancy(
     probe: Probe,
     prompts: int = number_option(128, help=PROMPTS_HELP),
@@ -112,8 +110,7 @@ def redundancy(
 
 
 @probes.command()
-@one_line_warnings()
-@unfold
+@command
 def groupings(
     probe: Probe,
     prompts: int = number_option(64, help=PROMPTS_HELP),
@@ -141,8 +138,7 @@ def groupings(
 
 
 @probes.command()
-@one_line_warnings()
-@unfold
+@command
 def orders(
     probe: Probe,
     prompts: int = number_option(64, help=PROMPTS_HELP),
@@ -164,8 +160,7 @@ def orders(
 
 
 @probes.command()
-@one_line_warnings()
-@unfold
+@command
 def routing(
     probe: Probe,
     prompts: int = number_option(48, help=PROMPTS_HELP),
@@ -197,7 +192,6 @@ def routing(
 
 
 @probes.command()
-@one_line_warnings()
 def lorenz(
     folder: Path = typer.Argument(help="A folder of photographs; scripts/photographs.py fetches some."),
     output: Path = OUTPUT,

@@ -19,7 +19,6 @@ from rti.cli.models import (
 )
 from rti.cli.options import budget_option, guidance_option, seed_option, steps_option
 from rti.cli.output import counted, show_json, show_table, span, whole_numbers
-from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 from rti.method.config import CUT_NAMES, CUT_SOURCES
 from rti.presets import default_core, preset_of
@@ -28,7 +27,6 @@ from rti.shipped import DEFAULT, SHIPPED, find_shipped
 DEFAULT_HELP = f" Default: {DEFAULT}." if DEFAULT in SHIPPED else ""
 
 
-@one_line_warnings()
 def sample(
     prompts: list[str] = typer.Argument(None, help="Prompts, for a text-to-image model."),
     model: str = typer.Option(None, "--model", "-m", help=MODEL_HELP + DEFAULT_HELP),

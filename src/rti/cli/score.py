@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rti.cli.models import DEVICE_HELP
-from rti.cli.options import number_option, unfold
+from rti.cli.options import command, number_option
 from rti.cli.output import say, show_json, show_table
-from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 
 if TYPE_CHECKING:
@@ -106,8 +105,7 @@ class Scoring:
 
 
 @scores.command()
-@one_line_warnings()
-@unfold
+@command
 def geneval(
     scoring: Scoring,
     detector: str = typer.Option(
@@ -144,8 +142,7 @@ def geneval(
 
 
 @scores.command()
-@one_line_warnings()
-@unfold
+@command
 def clip(
     scoring: Scoring,
     model: str = typer.Option("openai/clip-vit-large-patch14", help="CLIP, by hub name or folder."),
@@ -158,8 +155,7 @@ def clip(
 
 
 @scores.command()
-@one_line_warnings()
-@unfold
+@command
 def pick(
     scoring: Scoring,
     model: str = typer.Option("yuvalkirstain/PickScore_v1", help="By hub name or folder."),
@@ -174,8 +170,7 @@ def pick(
 
 
 @scores.command()
-@one_line_warnings()
-@unfold
+@command
 def imagereward(
     scoring: Scoring,
     model: str = typer.Option("THUDM/ImageReward", help="Hub name or folder with ImageReward.pt and med_config.json."),
@@ -190,8 +185,7 @@ def imagereward(
 
 
 @scores.command()
-@one_line_warnings()
-@unfold
+@command
 def fid(
     scoring: Scoring,
     reference: str = typer.Option(
@@ -221,8 +215,7 @@ def fid(
 
 
 @scores.command(name="is")
-@one_line_warnings()
-@unfold
+@command
 def inception(
     scoring: Scoring,
     features: Path = typer.Option(None, help="Logits of the pictures, from any classifier, as for fid."),

@@ -8,12 +8,10 @@ from pathlib import Path
 import typer
 
 from rti.cli.models import DEVICE_HELP, DTYPE_HELP, MODEL_HELP, load_pipeline
-from rti.cli.warn import one_line_warnings
 from rti.errors import InputError
 from rti.shipped import DEFAULT
 
 
-@one_line_warnings()
 def web(
     model: str = typer.Argument(DEFAULT, help=MODEL_HELP),
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),

@@ -1,0 +1,45 @@
+"""Options of 0.1 that are gone, for one release: a warning says what takes their place, and the command goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rti.cli.output import show_error
+
+
+class Gone(NamedTuple):
+    """An option of a command: what takes its place, and whether a value came after it."""
+
+    command: str  # such as "eval scenes"
+    option: str
+    instead: str  # another option, which then gets the value; or a sentence
+    has_value: bool = True
+
+
+GONE: list[Gone] = []
+
+
+def without_what_is_gone(arguments: Sequence[str]) -> list[str]:
+    """The arguments with old options renamed or left out, each with a warning."""
+    remaining, kept = list(arguments), []
+    while remaining:
+        word = remaining.pop(0)
+        option, equals, value = word.partition("=")
+        gone = next((one for one in GONE if one.option == option and _is_of(one.command, kept)), None)
+        if gone is None:
+            kept.append(word)
+            continue
+        if gone.instead.startswith("--"):
+            show_error(f"{option} is now {gone.instead}; the old name goes in 0.3", "warning")
+            kept.append(gone.instead + equals + value)
+            continue
+        show_error(f"{option} is gone: {gone.instead}", "warning")
+        if gone.has_value and not equals and remaining:
+            remaining.pop(0)
+    return kept
+
+
+def _is_of(command: str, before: list[str]) -> bool:
+    words = [word for word in before if not word.startswith("-")]
+    return words[: len(command.split())] == command.split()
