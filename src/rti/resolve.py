@@ -13,7 +13,7 @@ from rti.errors import InputError
 from rti.loading import FAMILIES, build, load_backbone
 from rti.method.config import ReductionConfig
 from rti.method.reductions import REDUCTIONS, Reduction, make_reduction
-from rti.parsing import parse_arguments
+from rti.parsing import parse_pairs
 from rti.presets import default_core, preset_of
 
 
@@ -61,4 +61,4 @@ def untrained_config(
         raise InputError(f"unknown reduction {name!r}; allowed: {', '.join(REDUCTIONS)}")
     kind = REDUCTIONS[name][0]
     values = kind.training_defaults() | {"core": core or kind.own_core(usual)} | more
-    return kind.from_dict(values | parse_arguments([f"--{one}" for one in settings], kind))
+    return kind.from_dict(values | parse_pairs(settings, kind))
