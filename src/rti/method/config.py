@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from rti.errors import InputError, check_whole
@@ -18,7 +19,7 @@ HIGHEST_RANK = 2**14  # wider than any layer: one from a file could ask for all 
 
 def setting(default: Any = MISSING, *, help: str, **limits: Any) -> Any:
     """A field of settings: the words that --help has for it, and what `rti.training.config` checks of it."""
-    return field(default=default, metadata={"help": help} | limits)
+    return dataclasses.field(default=default, metadata={"help": help} | limits)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from rti.precision import emulated_warning, is_emulated
 from rti.training.average import MovingAverage
 from rti.training.config import RunConfig
 from rti.training.draws import DrawSettings, draw
-from rti.training.log import Journal, tracker_of
+from rti.training.log import Journal, draw_sheet, tracker_of
 from rti.training.signals import on_stop_signal
 from rti.training.state import CannotSave, hold, load_checkpoint, put, save_checkpoint, sweep, whole
 from rti.training.stream import MicroBatch, error_of_worker, micro_batches
@@ -159,7 +159,7 @@ class Trainer:
                     self._save_or_go_on(self.step >= config.steps, self._save_for_use)
                 while self.step < config.steps and not self.stopping:
                     loss = self.train_step()
-                    journal.step(self.step, loss, self.last_label, self._learning_rate(), self.skipped, self.broken)
+                    journal.step(self, loss)
                     if on_step is not None:
                         on_step(self.step, loss)
                     saved = self.step == config.steps or self.stopping
@@ -179,7 +179,8 @@ class Trainer:
         self.asked = True
         self.stopping = self.accelerator.num_processes == 1  # the others, if any, must agree first
 
-    def _learning_rate(self) -> float:
+    @property
+    def learning_rate(self) -> float:
         return self.optimisers[0].param_groups[0]["lr"]
 
     def _look(self, journal: Journal) -> None:
@@ -192,7 +193,7 @@ class Trainer:
         with journal.paused(), self.average.applied(), torch.compiler.set_stance("force_eager"):
             self.task.module.eval()
             try:
-                journal.sheet(self.step, self.task)
+                journal.picture(self.step, draw_sheet(self.task))
             except (InputError, OSError) as error:  # what is only for the eye does not end a run
                 print(f"rti: warning: step {self.step} could not be shown: {error}", file=sys.stderr)
             self.task.module.train()
