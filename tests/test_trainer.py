@@ -24,10 +24,9 @@ from rti.data import Example, Source
 from rti.loading import build
 from rti.method.reductions.skip import SkipConfig
 from rti.presets import FROM_SCRATCH, PRESETS, SCENES_TRAINING
-from rti.training.adaptation import Adaptation
 from rti.training.config import PretrainConfig, TrainConfig, preset_values
 from rti.training.draws import DrawSettings, draw
-from rti.training.elastic import Dial
+from rti.training.elastic import Adaptation, Dial
 from rti.training.state import CannotSave, checkpoints
 from rti.training.stream import Stream, collate
 from rti.training.trainer import Trainer, frozen_parameters

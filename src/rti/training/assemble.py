@@ -21,9 +21,9 @@ from rti.method.reductions import Reduction, make_reduction
 from rti.method.text_regions import resolve_text_budget
 from rti.presets import preset_of
 from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
-from rti.training.adaptation import Adaptation
 from rti.training.config import FREE, RunConfig, TrainConfig
 from rti.training.draws import seeded
+from rti.training.elastic import Adaptation
 from rti.training.settings import check_unchanged, write_settings
 from rti.training.state import checkpoints
 from rti.training.stream import Stream
