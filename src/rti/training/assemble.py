@@ -20,7 +20,9 @@ from rti.method.config import ReductionConfig
 from rti.method.reductions import Reduction, make_reduction
 from rti.method.text_regions import resolve_text_budget
 from rti.presets import preset_of
+from rti.text.cache import TextCache
 from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
+from rti.text.words import WordEncoder
 from rti.training.config import FREE, RunConfig, TrainConfig
 from rti.training.draws import seeded
 from rti.training.elastic import Adaptation
@@ -41,13 +43,13 @@ def make_trainer(config: TrainConfig, reduction: ReductionConfig) -> Trainer:
         model = attach(backbone, reduction)
     if config.start_from is not None and not checkpoints(Path(config.output)):
         load_weights(model, config.start_from)
-    settings = asdict(config) | {"reduction": reduction.to_dict()}
-    check_unchanged(Path(config.output), settings, FREE)
-    return start(config, Adaptation(config, model, stream, encoder), settings)
+    task = Adaptation(config, model, stream, encoder)
+    return start(config, task, asdict(config) | {"reduction": reduction.to_dict()})
 
 
 def start(config: RunConfig, task: Task, settings: dict[str, Any]) -> Trainer:
     """The trainer of a task, and its settings in the run's folder once they have proved to be usable."""
+    check_unchanged(Path(config.output), settings, FREE)
     trainer = Trainer(config, task)
     if trainer.accelerator.is_main_process:
         write_settings(Path(config.output), settings)
@@ -81,8 +83,6 @@ def open_text(config: RunConfig, backbone: Backbone) -> TextEncoder | None:
         return None
     width = backbone.config.txt_input_size
     if config.text_cache is not None:
-        from rti.text.cache import TextCache
-
         cache = TextCache(config.text_cache)
         length = backbone.config.prompt_length
         if (cache.width, cache.length) != (width, length):
@@ -96,8 +96,6 @@ def open_text(config: RunConfig, backbone: Backbone) -> TextEncoder | None:
 
 def made_up_words(width: int, seed: int) -> TextEncoder:
     """A random vector for each word of the scenes world, where there is no text encoder to load."""
-    from rti.text.words import WordEncoder
-
     with seeded(seed):
         return WordEncoder(width)
 

@@ -9,16 +9,16 @@ import torch
 
 from rti.backbones.base import Backbone
 from rti.errors import InputError
+from rti.files import in_one_line
 from rti.loading import FAMILIES, build, load_backbone
 from rti.method.config import check_finite
 from rti.parsing import parse_pairs
 from rti.presets import FROM_SCRATCH, find_preset
 from rti.text.encoder import WORDS, TextEncoder, load_text_encoder, text_encoder_of
 from rti.training.assemble import made_up_words, open_stream, open_text, start
-from rti.training.config import FREE, PretrainConfig
+from rti.training.config import PretrainConfig
 from rti.training.draws import seeded
 from rti.training.pretraining import BaseTraining
-from rti.training.settings import check_unchanged
 from rti.training.state import checkpoints
 from rti.training.trainer import Trainer
 
@@ -29,7 +29,6 @@ def make_trainer(config: PretrainConfig) -> Trainer:
     stream, encoder = open_stream(config, backbone), new_text(config, backbone)
     if config.start_from is not None and not checkpoints(Path(config.output)):
         start_from(backbone, encoder, Path(config.start_from))
-    check_unchanged(Path(config.output), asdict(config), FREE)
     return start(config, BaseTraining(config, backbone, stream, encoder), asdict(config))
 
 
@@ -42,15 +41,9 @@ def new_backbone(config: PretrainConfig) -> Backbone:
         family, sizes = preset.family, preset.sizes
     else:
         raise InputError(f"unknown model {config.model!r}; allowed: {', '.join(FROM_SCRATCH)}, or a preset")
-    try:
+    with in_one_line(f"sizes {','.join(config.sizes)} make no model"):
         backbone = build(family, sizes | parse_pairs(config.sizes, FAMILIES[family].config_type)).to_empty(device="cpu")
         check_finite(backbone.config)
-    except InputError:
-        raise
-    except Exception as error:  # sizes that make no model may fail in any way
-        raise InputError(
-            f"sizes {','.join(config.sizes)} make no model: {' '.join(str(error).split())[:120]}"
-        ) from None
     with seeded(config.seed):
         backbone.reset_parameters()
     return backbone
