@@ -9,7 +9,7 @@ import typer
 from rti.cli.models import DEVICE_HELP, MODEL_HELP
 from rti.cli.options import number_option
 from rti.cli.output import show_error, show_json, show_table
-from rti.errors import InputError
+from rti.errors import InputError, check_choice
 
 LENGTH = 256  # MiniT2I's
 
@@ -35,23 +35,17 @@ def encode(
     if model is None and text_encoder is None:
         raise InputError("no text encoder given; give --model or --text-encoder, for example --model minit2i-b16")
 
-    import torch
     from tqdm.auto import tqdm
 
     from rti.data import open_data
+    from rti.precision import place
     from rti.text.cache import DTYPES, CacheWriter, TextCache, check_folder
     from rti.text.encoder import load_text_encoder
     from rti.training.signals import on_stop_signal
 
-    if dtype not in DTYPES:
-        raise InputError(f"dtype {dtype!r} is unknown; allowed: {', '.join(DTYPES)}")
+    check_choice("dtype", dtype, DTYPES)
     check_folder(output)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"device {device!r} is not usable here: {str(error).splitlines()[0]}") from None
+    device, precision = place(device)
     source = open_data(data, 64, kind="text")  # pictures are not looked at, so their size does not matter
     captions = list(tqdm(source.captions(), desc="reading captions", unit="", leave=False, delay=1))
     if not captions:
@@ -62,7 +56,7 @@ def encode(
             raise InputError(f"length {length} does not fit {model}, whose prompts have {own} tokens")
         text_encoder, length = text_encoder or str(named), own
 
-    encoder = load_text_encoder(text_encoder, torch.float32, device)
+    encoder = load_text_encoder(text_encoder, precision, device)
     stopping: list[int] = []
     # The signals outermost: the last shard is still to be written when they have stopped the work.
     with (
@@ -92,16 +86,10 @@ def encode(
 
 def _of_model(model: str) -> tuple[Path | str, int]:
     """Where a model's text encoder is, and how long its prompts are."""
-    from rti.adapter import Stored, adapter_folder
-    from rti.presets import preset_of
     from rti.resolve import describe
     from rti.text.encoder import text_encoder_of
 
     backbone, _, _ = describe(model)
-    folder = adapter_folder(model) if preset_of(model) is None else None
-    if folder is not None:  # built from its sizes alone, it does not know where its backbone came from
-        source = Stored.open(folder).origin.get("source")
-        backbone.source = source if isinstance(source, dict) else None
     named = text_encoder_of(backbone)
     if backbone.conditioned_on != "text" or named is None:
         raise InputError(f"{model} takes class labels, no captions; there is nothing to encode for it")

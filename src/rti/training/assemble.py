@@ -16,9 +16,9 @@ from rti.data import open_data
 from rti.elastic import attach
 from rti.errors import InputError
 from rti.loading import build, load_backbone
+from rti.method.budgets import resolve_budget
 from rti.method.config import ReductionConfig
 from rti.method.reductions import Reduction, make_reduction
-from rti.method.text_regions import resolve_text_budget
 from rti.presets import preset_of
 from rti.text.cache import TextCache
 from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
@@ -65,7 +65,7 @@ def _check_fits(config: TrainConfig, reduction: ReductionConfig, backbone: Backb
         if backbone.conditioned_on != "text":
             raise InputError(f"text_budgets given, but {type(backbone).__name__} draws from labels and has no text")
         for budget in config.text_budgets:
-            resolve_text_budget(budget, backbone.config.prompt_length)
+            resolve_budget(budget, backbone.config.prompt_length, "text budget")
 
 
 def open_stream(config: RunConfig, backbone: Backbone) -> Stream:

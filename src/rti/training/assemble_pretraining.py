@@ -11,7 +11,7 @@ from rti.backbones.base import Backbone
 from rti.errors import InputError
 from rti.files import in_one_line
 from rti.loading import FAMILIES, build, load_backbone
-from rti.method.config import check_finite
+from rti.method.config import check_all_finite
 from rti.parsing import parse_pairs
 from rti.presets import FROM_SCRATCH, find_preset
 from rti.text.encoder import WORDS, TextEncoder, load_text_encoder, text_encoder_of
@@ -43,7 +43,7 @@ def new_backbone(config: PretrainConfig) -> Backbone:
         raise InputError(f"unknown model {config.model!r}; allowed: {', '.join(FROM_SCRATCH)}, or a preset")
     with in_one_line(f"sizes {','.join(config.sizes)} make no model"):
         backbone = build(family, sizes | parse_pairs(config.sizes, FAMILIES[family].config_type)).to_empty(device="cpu")
-        check_finite(backbone.config)
+        check_all_finite(backbone.config)
     with seeded(config.seed):
         backbone.reset_parameters()
     return backbone

@@ -11,7 +11,7 @@ from typing import Any
 from rti.errors import InputError
 from rti.files import read_json, write_whole
 from rti.hub import is_repository_name
-from rti.method.config import ReductionConfig, check_finite
+from rti.method.config import ReductionConfig, check_all_finite
 from rti.method.reductions import REDUCTIONS
 from rti.parsing import convert_stored
 from rti.presets import PRESETS, SCENES_TRAINING, find_preset
@@ -63,7 +63,7 @@ def resolve(
 
     config = TrainConfig(**part(TrainConfig))
     reduced = kind.from_dict(part(kind) | {"text_regions": bool(config.text_budgets)})
-    check_finite(reduced)
+    check_all_finite(reduced)
     return config, reduced
 
 
