@@ -32,8 +32,8 @@ def to_pil(images: torch.Tensor) -> list[Image.Image]:
     return [Image.fromarray(pixels) for pixels in to_uint8(images).numpy()]
 
 
-def open_image(path: Any) -> Image.Image:
-    """A picture from a path or an open file, upright, in RGB; transparency goes on white."""
+def open_image(path: Any, name: str | None = None) -> Image.Image:
+    """A picture from a path or an open file (`name` for messages), upright, in RGB; transparency goes on white."""
     if not hasattr(path, "read"):
         require_regular(local_path(path))
     try:
@@ -43,7 +43,7 @@ def open_image(path: Any) -> Image.Image:
                 check_pixels(*file.size)
                 return _in_colours(_upright(file))
     except Exception as error:  # damaged files make Pillow's decoders raise nearly anything
-        raise InputError(f"{shown(path)} is not a readable picture ({first_line(error)})") from None
+        raise InputError(f"{shown(name or path)} is not a readable picture ({first_line(error)})") from None
 
 
 def check_pixels(width: int, height: int) -> None:
