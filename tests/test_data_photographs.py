@@ -64,7 +64,11 @@ def test_half_of_the_crops_are_mirrored(tmp_path):
 
 @pytest.mark.parametrize(
     ("spec", "message"),
-    [("photographs:nowhere", "no folder"), ("photographs:", "no folder"), ("photographs:{empty}", "no folder of photographs")],
+    [
+        ("photographs:nowhere", "no folder"),
+        ("photographs:", "no folder"),
+        ("photographs:{empty}", "no folder of photographs"),
+    ],
 )
 def test_what_holds_no_photographs_is_refused(tmp_path, spec, message):
     with pytest.raises(InputError, match=message):

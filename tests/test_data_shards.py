@@ -53,7 +53,10 @@ def test_random_access_equals_webdataset_reading_in_sequence(tmp_path):
     expected = list(webdataset.WebDataset(urls, shardshuffle=False, empty_check=False))
     assert len(source) == len(expected) == 12
     for index in reversed(range(12)):
-        assert (source.picture(index)[0], source.answer(index)) == (expected[index]["jpg"], expected[index]["txt"].decode())
+        assert (source.picture(index)[0], source.answer(index)) == (
+            expected[index]["jpg"],
+            expected[index]["txt"].decode(),
+        )
 
 
 def test_every_form_of_picture_in_a_shard(tmp_path):

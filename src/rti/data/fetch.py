@@ -65,11 +65,11 @@ def _load(address: str, target: Path, quiet: bool) -> None:
         for pause in (0.25, 0.5, None):  # seconds before another try
             try:
                 return filesystem.get_file(path, str(part), callback=bar)
-            except FileNotFoundError:
-                raise InputError(f"cannot download {address}: it was not found") from None
             except Exception as error:  # each store fails in ways of its own
-                if pause is None or getattr(error, "status", 500) < 500:
-                    raise InputError(f"cannot download {address}: {first_line(error)}") from None
+                missing = isinstance(error, FileNotFoundError)
+                if pause is None or missing or getattr(error, "status", 500) < 500:
+                    reason = "it was not found" if missing else first_line(error)
+                    raise InputError(f"cannot download {address}: {reason}") from None
                 time.sleep(pause)
 
 

@@ -12,7 +12,6 @@ from rti.data.source import Source
 from rti.errors import InputError, check_finite
 
 _BLOCK = 1 << 16
-_LENGTH = 1 << 32  # draws; more than any run makes, while a jump to the very last still takes only minutes
 
 
 class Mixture(Source):
@@ -42,9 +41,6 @@ class Mixture(Source):
         self._orders = [Order.of(source, scramble(self._key ^ number)) for number, source in enumerate(sources, 1)]
         self._counts = [np.zeros(len(sources), dtype=np.int64)]  # draws from each source before each block
         self._block: tuple[int, np.ndarray] = (-1, np.empty(0))  # the block read last
-
-    def __len__(self) -> int:
-        return _LENGTH
 
     def describe(self) -> str:
         parts = (f"{weight:.1%} {source.describe()}" for weight, source in zip(self.weights, self.sources, strict=True))

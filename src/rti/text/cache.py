@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ class TextCache:
         return states, mask
 
 
-class CacheWriter:
+class CacheWriter(AbstractContextManager):
     """Adds captions to a cache, or begins one: `encode` what is `missing`.
 
     A shard appears under its name only when it is whole and on the disk. At the end of the `with`, also by an error,
@@ -87,16 +88,18 @@ class CacheWriter:
     def __init__(self, folder: str | Path, encoder: TextEncoder, name: str, length: int, dtype: str = DTYPES[0]):
         self.folder, self.encoder, self.pending = Path(folder), encoder, {}
         # The name is for people: folders move.
-        wanted: dict[str, Any] = {"encoder": name, "fingerprint": fingerprint(encoder), "length": length, "dtype": dtype}
+        wanted: dict[str, Any] = {
+            "encoder": name,
+            "fingerprint": fingerprint(encoder),
+            "length": length,
+            "dtype": dtype,
+        }
         self.cache = TextCache(folder) if (self.folder / CONFIG).is_file() else None
         self.settings = self.cache.settings if self.cache else wanted | {"width": None, "format": FORMAT}
         for key in ("length", "dtype", "fingerprint"):
             if self.settings.get(key) != wanted[key]:
                 theirs = f"{self.settings.get('encoder')} with {key} {self.settings.get(key)}"
                 raise InputError(f"{folder} holds text states of {theirs}, not of {name} with {wanted[key]}")
-
-    def __enter__(self) -> CacheWriter:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.flush()
