@@ -6,12 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rti.lab.pictures.frontier import frontier_figure, steps_figure
+from rti.lab.pictures.frontier import frontier_figure
 from rti.lab.pictures.scored_runs import add_speedups, read_runs
 from rti.lab.plots import COLOURS, GREY
-from rti.lab.probes import paper
-from rti.lab.probes.profiles import profiles, profiles_figure
-from rti.lab.probes.walks import walks, walks_figure
+from rti.lab.probes.figures import profiles, profiles_figure, walks, walks_figure
 from test_cli import run, run_json
 from test_compare import make_run
 from tiny import refused
@@ -190,9 +188,8 @@ def test_what_rti_compare_prints_is_drawn_as_its_folders_are(tmp_path, rows, cap
     (tmp_path / "compare.json").write_text(json.dumps(values))
     drawn = [add_speedups(read_runs(some)) for some in (rows, [str(tmp_path / "compare.json")])]
     for one, other in zip(*drawn, strict=True):
-        assert {key: one[key] for key in one if key != "differences"} == {
-            key: other[key] for key in other if key != "differences"
-        }
+        assert one == {key: other[key] for key in one}
+        assert other.keys() - one.keys() == {"differences", "also"}
 
 
 # Steps against tokens.
@@ -207,7 +204,7 @@ def test_the_cost_sweep_is_each_score_against_the_seconds_of_a_picture(tmp_path,
     output = tmp_path / "steps.png"
     run_json(capsys, "figure", "steps", *rows, "-o", output)
     assert output.is_file()
-    (axes,) = steps_figure(json.loads(output.with_suffix(".json").read_text())["rows"], ["geneval"]).axes
+    (axes,) = frontier_figure(json.loads(output.with_suffix(".json").read_text())["rows"], ["geneval"], "seconds").axes
     assert lines_of(axes) == {
         "dense (frozen)": near([(1.8, 65.9), (2.8, 80.5), (11.2, 87.6)]),  # from few steps to many
         "region, R = 64": near([(1.8, 82.7), (11.2, 86.3)]),
@@ -238,16 +235,15 @@ def test_profiles_are_drawn_over_the_relative_depth_a_panel_for_each_size(tmp_pa
     run_json(capsys, "figure", "redundancy", *folders, "--names", "a,b,c", "-o", output)
     found = json.loads(output.with_suffix(".json").read_text())["profiles"]
     assert [(name, one["rise"]) for name, one in found.items()] == [("a", 0.2), ("b", 0.02), ("c", 0.4)]
-    figure = profiles_figure(found, with_paper=True)
+    figure = profiles_figure(found)
     left, right = figure.axes
     assert [axes.get_title() for axes in figure.axes] == ["256 x 256 pixels", "512 x 512 pixels"]
     assert lines_of(left) == {"b": near([(0, 70), (0.5, 72), (1, 71)])}
     drawn = lines_of(right)
     assert drawn["a"] == near([(0, 60), (0.25, 70), (0.5, 80), (0.75, 70), (1, 65)])
     assert drawn["c"] == near([(0, 50), (1, 90)])
-    assert len(drawn[paper.MODEL]) == 17  # beside models of its own size
     assert left.get_ylim() == right.get_ylim()
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["b", "a", "c", paper.MODEL]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["b", "a", "c"]
 
 
 def test_profiles_without_a_name_for_the_figure_are_refused(capsys, tmp_path):
@@ -258,9 +254,9 @@ def test_profiles_without_a_name_for_the_figure_are_refused(capsys, tmp_path):
 
 
 def test_data_from_before_sizes_were_kept_is_one_panel(tmp_path):
-    figure = profiles_figure(profiles({"a": probe([0.6, 0.7]), "b": probe([0.5, 0.8], 256)}), with_paper=True)
+    figure = profiles_figure(profiles({"a": probe([0.6, 0.7]), "b": probe([0.5, 0.8], 256)}))
     (axes,) = figure.axes
-    assert list(lines_of(axes)) == ["a", "b", paper.MODEL]
+    assert list(lines_of(axes)) == ["a", "b"]
 
 
 # Refusals.
@@ -278,14 +274,14 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, rows):
     with refused("was not timed", "--against tokens"):
         untimed = scored(tmp_path / "untimed", None, {"geneval": 0.5}, REGION, 32)
         add_speedups(read_runs([dense, str(untimed)]))
-    with refused("against 'fast'", "measured, flops, tokens, budget"):
+    with refused("against 'fast'", "measured, flops, tokens, budget, seconds"):
         add_speedups(read_runs([dense, r64]), "fast")
     with refused("metric 'ssim'", "geneval"):
         frontier_figure(add_speedups(read_runs([dense, r64])), ["ssim"])
     with refused("no run has a score of fid"):
         frontier_figure(add_speedups(read_runs([dense, r64])), ["fid"])
     with refused("all runs have 25 steps"):
-        steps_figure(read_runs([dense, r64]), ["geneval"])
+        add_speedups(read_runs([dense, r64]), "seconds")
     few = make_run(tmp_path / "few", np.full((3, 1), 0.5), budget=32, reduction=REGION)
     with refused("6 and 3 pictures", "geneval"):
         read_runs([dense, str(few)])

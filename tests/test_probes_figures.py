@@ -12,12 +12,11 @@ import rti
 from rti.flow import picture_generator
 from rti.images import enlarge, to_pil
 from rti.lab.plots import COLOURS
-from rti.lab.probes import figures, paper
-from rti.lab.probes.gallery import Drawing, gallery, methods, overlay
+from rti.lab.probes import figures
+from rti.lab.probes.gallery import fade, gallery, glow, methods, overlay, tint_groups
 from rti.lab.probes.groupings import Row
-from rti.lab.probes.tint import fade, glow, tint_groups
 from test_cli import DATA, run, run_json
-from test_probes import Skip, Soft, make_pipe, subjects
+from test_probes import Skip, Soft, make_pipe, make_run, subjects
 from tiny import CORE, randomise_trainable, refused
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
@@ -27,13 +26,19 @@ TIMES = [0.03, 0.2, 0.5, 0.8, 0.93]
 
 
 def redundancy() -> dict:
-    by_block = {kind: list(np.linspace(0.3 + shift, 0.8, 12)) for shift, kind in enumerate_shift(figures.KIND_LABELS)}
+    by_block = {kind: list(np.linspace(0.3 + shift, 0.8, 12)) for shift, kind in enumerate_shift(figures.KINDS)}
     by_step = {kind: list(np.linspace(0.3 + shift, 0.9, len(TIMES))) for shift, kind in enumerate_shift(by_block)}
     curve = [min(1.0, (index / 100) ** 0.5) for index in range(101)]
     return {
         **{"budget": 64, "patches": 256, "prompts": 4, "times": TIMES, "middle_block": 6, "proposed_core": [2, 9]},
         **{"by_block": by_block, "by_step": by_step, "lorenz": {"share_of_detail": curve}},
     }
+
+
+GROUPINGS = (
+    *("gaps of the features (paper)", "fixed boundaries", "feature similarity"),
+    *("latent array", "token skip"),
+)
 
 
 def enumerate_shift(kinds):
@@ -51,7 +56,7 @@ def bars(names, **measures) -> dict:
 
 def groupings() -> dict:
     return bars(
-        [*paper.GROUPINGS, "merge on the features", "merge on the estimate (ours)"],
+        [*GROUPINGS, "merge on the features", "merge on the estimate (ours)"],
         spread=[0.5, 0.7, 3.2, 5.9, None, 0.6, 0.5],
         size_detail=[0.4, 0.0, -0.1, 0.2, None, 0.5, 0.6],
         retained=[0.72, 0.68, 0.74, -0.2, 0.5, 0.76, 0.76],
@@ -59,7 +64,7 @@ def groupings() -> dict:
 
 
 def orders() -> dict:
-    return bars(list(paper.ORDERS), retained=[0.7, 0.6, 0.6], spread_per_patch=[1.1, 1.4, 2.4])
+    return bars(["hilbert", "morton", "raster"], retained=[0.7, 0.6, 0.6], spread_per_patch=[1.1, 1.4, 2.4])
 
 
 def routing() -> dict:
@@ -70,16 +75,16 @@ def routing() -> dict:
     return {"patches": 256, "prompts": 4, "times": TIMES, "rows": rows}
 
 
-def lorenz(with_paper: bool):
+def lorenz():
     curve = redundancy()["lorenz"]["share_of_detail"]
-    return figures.lorenz_figure({"drawn": curve, "photographs": curve[::-1][::-1]}, with_paper)
+    return figures.lorenz_figure({"drawn": curve, "photographs": curve[::-1][::-1]})
 
 
 DRAWN = {
-    "redundancy": lambda with_paper: figures.redundancy_figure(redundancy(), with_paper),
-    "groupings": lambda with_paper: figures.groupings_figure(groupings(), with_paper),
-    "orders": lambda with_paper: figures.orders_figure(orders(), with_paper),
-    "routing": lambda with_paper: figures.routing_figure(routing(), with_paper),
+    "redundancy": lambda: figures.redundancy_figure(redundancy()),
+    "groupings": lambda: figures.groupings_figure(groupings()),
+    "orders": lambda: figures.orders_figure(orders()),
+    "routing": lambda: figures.routing_figure(routing()),
     "lorenz": lorenz,
 }
 
@@ -107,10 +112,9 @@ def texts_of(figure) -> list:
     ]
 
 
-@pytest.mark.parametrize("with_paper", [False, True])
 @pytest.mark.parametrize("name", DRAWN)
-def test_no_text_lies_on_another_or_leaves_the_figure(name, with_paper):
-    figure = DRAWN[name](with_paper)
+def test_no_text_lies_on_another_or_leaves_the_figure(name):
+    figure = DRAWN[name]()
     shown = texts_of(figure)
     assert len(shown) > 10
     for (first, a), (second, b) in itertools.combinations(shown, 2):
@@ -139,18 +143,6 @@ def test_data_that_lacks_something_or_has_it_in_another_shape_is_refused(name):
                     draw(make() | {key: value})
 
 
-def test_a_value_of_the_paper_far_off_is_said_at_the_edge_and_does_not_stretch_the_axis():
-    spread = figures.groupings_figure(groupings() | {"rows": groupings()["rows"][:3]}, True).axes[0]
-    assert 3.2 < spread.get_xlim()[1] < 8
-    low = groupings()
-    for row in low["rows"]:
-        row["spread"] = row["spread"] and 0.1 * row["spread"]
-    figure = figures.groupings_figure(low, True)
-    assert figure.axes[0].get_xlim()[1] < 2  # the paper has 5.16 and 11.35 there
-    assert {"\N{RIGHTWARDS ARROW} 5.16", "\N{RIGHTWARDS ARROW} 11.35"} <= {text for text, _ in texts_of(figure)}
-    assert "diamonds and arrow" in figure.get_suptitle()
-
-
 def test_a_lorenz_curve_of_one_point_is_refused():
     with refused("damaged"):
         figures.lorenz_figure({"x": [1.0]})
@@ -158,7 +150,7 @@ def test_a_lorenz_curve_of_one_point_is_refused():
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_every_axis_says_what_it_shows(name):
-    for axes in DRAWN[name](False).axes:
+    for axes in DRAWN[name]().axes:
         assert axes.get_xlabel()
         assert axes.get_ylabel() or name in ("groupings", "orders")  # whose other axis has the names of the rows
 
@@ -166,22 +158,20 @@ def test_every_axis_says_what_it_shows(name):
 def test_the_lines_are_the_data():
     values = redundancy()
     _, time, depth = figures.redundancy_figure(values).axes
-    for line, kind in zip(depth.lines, figures.KIND_LABELS, strict=False):
+    for line, kind in zip(depth.lines, figures.KINDS, strict=False):
         assert line.get_ydata() == pytest.approx([100 * value for value in values["by_block"][kind]])
-    for line, kind in zip(time.lines, figures.KIND_LABELS, strict=False):
+    for line, kind in zip(time.lines, figures.KINDS, strict=False):
         assert line.get_ydata() == pytest.approx([100 * value for value in values["by_step"][kind]])
         assert list(line.get_xdata()) == TIMES
-    assert len({line.get_color() for line in time.lines}) == len(figures.KIND_LABELS)
+    assert len({line.get_color() for line in time.lines}) == len(figures.KINDS)
 
 
 def test_the_bars_are_the_data_and_a_method_without_groups_says_so():
-    figure = figures.groupings_figure(groupings(), True)
+    figure = figures.groupings_figure(groupings())
     spread, _, retained = figure.axes
     widths = [patch.get_width() for patch in retained.patches]
     assert widths == pytest.approx([72, 68, 74, -20, 50, 76, 76])
     assert [text.get_text() for text in spread.texts].count("no groups") == 1
-    diamonds = next(line for line in retained.lines if line.get_marker() == "D")
-    assert list(diamonds.get_xdata()) == pytest.approx([73, 67, 74, -8, 26])
 
 
 def test_a_ratio_that_is_not_known_is_not_drawn():
@@ -198,7 +188,7 @@ def plain(size: int = 64) -> Image.Image:
     return Image.new("RGB", (size, size), (100, 100, 100))
 
 
-def test_groups_that_touch_have_different_colours_and_a_group_has_one():
+def test_neighbours_along_the_order_have_different_colours_and_a_group_has_one():
     groups = torch.tensor([0, 0, 1, 1, 0, 2, 2, 1, 3, 3, 2, 4, 3, 3, 4, 4])
     tinted = tint_groups(plain(), groups, (4, 4))
     side = tinted.width // 4
@@ -235,20 +225,19 @@ def shown_in(figure) -> list[list[np.ndarray | None]]:
 
 def test_a_gallery_has_a_dense_row_and_a_row_for_each_budget_and_method(family):
     pipe = make_pipe(family, cuts="gaps")
-    some = subjects(family, 2)
-    figure, data = gallery({"one": pipe, "two": pipe}, some, [16, 0.5], Drawing(seed=3, steps=2))
+    run = make_run(pipe, 2, seed=3, steps=2)
+    figure, data = gallery(run, {"one": pipe, "two": pipe}, [16, 0.5])
     rows = shown_in(figure)
     assert [len(row) for row in rows] == [2] * 5
     assert data["budgets"] == [16, 32]
-    dense = Drawing(seed=3, steps=2).pictures(pipe, some, None)
-    assert np.array_equal(rows[0][1], np.asarray(dense[1]))
+    assert np.array_equal(rows[0][1], np.asarray(enlarge(to_pil(run.follow([0, 1], lambda moment: None))[1], 256)))
     assert np.array_equal(rows[1][0], rows[2][0])  # the same method twice
     assert not np.array_equal(rows[0][0], rows[1][0])
 
 
 def test_an_overlay_shows_the_regions_early_and_late_and_the_picture(family):
     pipe = make_pipe(family, cuts="merge", cuts_from="estimate")
-    figure, data = overlay(pipe, subjects(family, 2), 10, 2, Drawing(steps=6))
+    figure, data = overlay(make_run(pipe, 2, steps=6, watched=2), 10)
     rows = shown_in(figure)
     assert data["times"] == [pytest.approx(1 / 6, abs=1e-4), pytest.approx(4 / 6, abs=1e-4)]
     assert len(rows) == 3
@@ -256,14 +245,14 @@ def test_an_overlay_shows_the_regions_early_and_late_and_the_picture(family):
     assert white[0] > 100  # lines
     assert white[2] < white[0]
     with refused("adapter"):
-        overlay(make_pipe(family), subjects(family, 1), 10, 2, Drawing(steps=2))
+        overlay(make_run(make_pipe(family), 1, steps=2), 10)
 
 
 def test_methods_are_drawn_by_what_they_offer(family):
     pipe = make_pipe(family, cuts="gaps")
     config = rti.RegionConfig(core=CORE)
     rows = [Row("region", pipe.elastic.reduction), Row("soft", Soft(config)), Row("skip", Skip(config))]
-    figure, data = methods(pipe, rows, CORE, subjects(family, 1), 16, Drawing(steps=2), {})
+    figure, data = methods(make_run(pipe, 1, seed=0, steps=2), rows, CORE, 16, {})
     drawn = (
         2
         * pipe(
@@ -293,13 +282,13 @@ def test_methods_are_drawn_by_what_they_offer(family):
 def test_figures_are_written_as_png_svg_and_json_the_same_each_time(capsys, tmp_path):
     for name, make in (("redundancy", redundancy), ("orders", orders)):
         (tmp_path / f"{name}.json").write_text(json.dumps(make() | {"probe": name}))
-        values = run_json(capsys, "figure", name, tmp_path, "--paper", "-o", tmp_path / "out" / f"{name}.png")
+        values = run_json(capsys, "figure", name, tmp_path, "-o", tmp_path / "out" / f"{name}.png")
         first = [(tmp_path / "out" / f"{name}{ending}").read_bytes() for ending in (".png", ".svg", ".json")]
         assert first[0][:4] == b"\x89PNG"
         assert b"<svg" in first[1]
         assert json.loads(first[2]) == json.loads((tmp_path / f"{name}.json").read_text())
         assert values["output"].endswith(f"{name}.png")
-    run_json(capsys, "figure", "orders", tmp_path, "--paper", "-o", tmp_path / "again.png")
+    run_json(capsys, "figure", "orders", tmp_path, "-o", tmp_path / "again.png")
     assert (tmp_path / "again.svg").read_bytes() == first[1]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, fields
+import dataclasses
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from rti.errors import InputError, check_whole
+from rti.errors import InputError, check_choice, check_finite, check_switch, check_whole
 
 ORDER_NAMES = ("hilbert", "morton", "raster")
 CUT_NAMES = ("gaps", "merge", "fixed")
@@ -16,34 +16,32 @@ POSITIONS = ("average", "centre")
 HIGHEST_RANK = 2**14  # wider than any layer: one from a file could ask for all memory
 
 
+def setting(default: Any = MISSING, *, help: str, **limits: Any) -> Any:
+    """A field of settings: the words that --help has for it, and what `rti.training.config` checks of it."""
+    return dataclasses.field(default=default, metadata={"help": help} | limits)
+
+
 @dataclass(frozen=True)
 class ReductionConfig:
     """What every reduction shares: the span of blocks it shortens, and the LoRA that fits the trunk to it."""
 
     name: ClassVar[str]
 
-    core: tuple[int, int]  # first and last block of the core, counted from 0, both included
-    lora_rank: int = 32
-    lora_alpha: int = 32
+    # Counted from 0, both included.
+    core: tuple[int, int] = setting(help="First and last block of the core, such as 3,13. Default: the preset's.")
+    lora_rank: int = setting(32, help="Of the LoRA on the trunk's projections.")
+    lora_alpha: int = setting(32, help="Its scale, over the rank.")
     text_regions: bool = False  # whether the text stream can be shortened too, see rti.method.text_regions
 
     def __post_init__(self):
         core = self.core
-        whole = isinstance(core, (tuple, list)) and len(core) == 2 and all(_is_whole(block) for block in core)
-        if not whole or not 0 <= core[0] <= core[1]:
+        two = isinstance(core, (tuple, list)) and len(core) == 2
+        if not two or not all(type(block) is int for block in core) or not 0 <= core[0] <= core[1]:
             raise InputError(f"core {core!r} is not usable; allowed: (first, last) with 0 <= first <= last")
-        object.__setattr__(self, "core", (int(core[0]), int(core[1])))
+        object.__setattr__(self, "core", tuple(core))
         for field in ("lora_rank", "lora_alpha"):
             check_whole(field, getattr(self, field), HIGHEST_RANK)
-        self._check_switch("text_regions")
-
-    def _check_switch(self, field: str) -> None:
-        if not isinstance(getattr(self, field), bool):
-            raise InputError(f"{field} must be true or false, got {getattr(self, field)!r}")
-
-    def _check_choice(self, field: str, allowed: tuple[str, ...]) -> None:
-        if not isinstance(getattr(self, field), str) or getattr(self, field) not in allowed:
-            raise InputError(f"{field} {getattr(self, field)!r} is unknown; allowed: {', '.join(allowed)}")
+        check_switch("text_regions", self.text_regions)
 
     def check_fits(self, depth: int) -> None:
         if self.core[1] >= depth:
@@ -87,41 +85,37 @@ class RegionConfig(ReductionConfig):
 
     name: ClassVar[str] = "region"
 
-    order: str = "hilbert"
-    cuts: str = "gaps"
-    cuts_from: str = "features"
-    size_prior: float | None = None  # exponent of the size in the cost of `merge`; None: 0.5 for estimate, else 0
+    order: str = setting("hilbert", help="The walk over the patches: hilbert, morton or raster.")
+    cuts: str = setting("gaps", help="The rule of cutting the walk: merge, gaps or fixed.")
+    cuts_from: str = setting("features", help="What it looks at: estimate (of the clean picture) or features.")
+    size_prior: float | None = setting(
+        None, help="Exponent of the size in the cost of merge. Default: 0.5 from the estimate, else 0."
+    )
     # What the paper takes away to see what it is worth:
-    interface: str = "learned"  # or "mean": pool by the mean and broadcast the change, nothing of it learned
-    position: str = "average"  # phasors averaged over the region, or those of the patch at its "centre"
-    size_embedding: bool = True
+    interface: str = setting("learned", help="learned, or mean: pool by the mean, broadcast the change, learn nothing.")
+    position: str = setting("average", help="Of a region: average of its patches' phasors, or those at its centre.")
+    size_embedding: bool = setting(True, help="Tell the core how large each region is.")
 
     def __post_init__(self):
         super().__post_init__()
         choices = {"order": ORDER_NAMES, "cuts": CUT_NAMES, "cuts_from": CUT_SOURCES}
         choices |= {"interface": INTERFACES, "position": POSITIONS}
         for field, allowed in choices.items():
-            self._check_choice(field, allowed)
-        self._check_switch("size_embedding")
+            check_choice(field, getattr(self, field), allowed)
+        check_switch("size_embedding", self.size_embedding)
         if self.size_prior is None:
             object.__setattr__(self, "size_prior", 0.5 if self.cuts_from == "estimate" else 0.0)
-        number = isinstance(self.size_prior, (int, float)) and not isinstance(self.size_prior, bool)
-        if not number or not math.isfinite(self.size_prior) or self.size_prior < 0:
-            raise InputError(f"size_prior must be a finite number of at least 0, got {self.size_prior!r}")
+        check_finite("size_prior", self.size_prior, least=0)
 
     @classmethod
     def training_defaults(cls) -> dict[str, Any]:
         return {"cuts": "merge", "cuts_from": "estimate"}
 
 
-def check_finite(settings: Any) -> None:
+def check_all_finite(settings: Any) -> None:
     """Refuse infinity and what is no number, in any field of a dataclass of settings."""
     for field in fields(settings):
         value = getattr(settings, field.name)
         for number in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(number, float) and not math.isfinite(number):
-                raise InputError(f"{field.name} must be finite, got {value!r}")
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+            if isinstance(number, float):
+                check_finite(field.name, number)
