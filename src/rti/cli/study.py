@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ def study(
     kinds: str = typer.Option(None, help="Only these kinds of jobs (train, loss, pictures, time), and what they need."),
     report: bool = typer.Option(False, "--report", help="Run nothing; write the report of what is done."),
     dry_run: bool = typer.Option(
-        False, "--dry-run", "--commands", help="Run nothing; show every job's command, and how long they take."
+        False, "--dry-run", "--commands", help="Run nothing; show commands, and which are done."
     ),
 ) -> dict[str, Any]:
     """Train, score and time every row of a study, and compare them.
@@ -44,28 +43,15 @@ def study(
     jobs = choose(whole, only, kinds)
     if dry_run:
         records = Records(output)
-        kept = {job: records.of(job) for job in jobs}
-        for job, done in kept.items():
-            say(f"{'to do' if done is None else 'done'}: {shlex.join(['rti', *job.words(output)])}")
-        done, hours = sum(done is not None for done in kept.values()), _hours_left(kept, workers)
-        say(f"{done} of {len(jobs)} jobs are done; hours left: {'unknown' if hours is None else f'{hours:.1f}'}")
-        return {"done": done, "jobs": len(jobs), "hours_left": hours}
+        done = [job for job in jobs if records.of(job) is not None]
+        for job in jobs:
+            say(f"{'done' if job in done else 'to do'}: {shlex.join(['rti', *job.words(output)])}")
+        say(f"{len(done)} of {len(jobs)} jobs are done")
+        return {"done": len(done), "jobs": len(jobs)}
     failed = [] if report else run_jobs(output, jobs, workers)
     values = collect(whole, output)
-    figures, done = save(values, output), values["done"]
-    say(f"{output}: {done} of {values['jobs']} jobs are done; results.json, tables (*.md) and {len(figures)} figures")
+    figures, found = save(values, output), {name: values[name] for name in ("done", "jobs")}
+    say(f"{output}: {found['done']} of {found['jobs']} jobs are done; results.json, tables and {len(figures)} figures")
     if failed:
         raise InputError(f"{len(failed)} jobs failed: {', '.join(failed)}; see {output / 'logs'}")
-    return {"output": str(output), "done": done, "jobs": values["jobs"]}
-
-
-def _hours_left(kept: dict[Any, dict[str, Any] | None], workers: int) -> float | None:
-    """How long the jobs take that are not done, at the pace of those of their kind that are; None if none is."""
-    hours = 0.0
-    for kind in {job.kind for job, done in kept.items() if done is None}:
-        some = [done for job, done in kept.items() if job.kind == kind]
-        seconds = [done["seconds"] for done in some if done is not None]
-        if not seconds:
-            return None
-        hours += (len(some) - len(seconds)) * statistics.mean(seconds) / (1 if kind == "time" else workers) / 3600
-    return hours
+    return {"output": str(output)} | found

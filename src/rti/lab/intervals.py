@@ -28,32 +28,6 @@ class Summary(NamedTuple):
     interval: Interval | None
 
 
-def resampled_means(
-    values: np.ndarray, strata: Sequence[Hashable], resamples: int = RESAMPLES, seed: int = 0
-) -> dict[Hashable, np.ndarray]:
-    """Means of bootstrap resamples within each stratum, strata in order of appearance. (n,) -> (resamples,) each."""
-    if resamples < 1:
-        raise InputError(f"need at least one resample, got {resamples}")
-    rng = np.random.default_rng(seed)
-    return {
-        stratum: some[rng.integers(len(some), size=(resamples, len(some)))].mean(axis=1)
-        for stratum, some in _by_stratum(values, strata).items()
-    }
-
-
-def _by_stratum(values: np.ndarray, strata: Sequence[Hashable]) -> dict[Hashable, np.ndarray]:
-    values = np.asarray(values, dtype=np.float64)
-    if values.ndim != 1 or len(values) != len(strata) or not len(values):
-        raise InputError(f"need one value per stratum label, got values {values.shape} and {len(strata)} labels")
-    return {stratum: values[[label == stratum for label in strata]] for stratum in dict.fromkeys(strata)}
-
-
-def percentile_interval(samples: np.ndarray) -> Interval:
-    """The middle `LEVEL` of the samples: (low, high)."""
-    low, high = np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
-
-
 def as_list(interval: Interval | None) -> list[float] | None:
     """Ready for JSON."""
     return None if interval is None else list(interval)
@@ -79,15 +53,25 @@ def stratified_summary(
 
     `shares`: the values are shares of right pictures, in [0, 1].
     """
+    values = np.asarray(values, dtype=np.float64)
+    if values.ndim != 1 or len(values) != len(strata) or not len(values):
+        raise InputError(f"need one value per stratum label, got values {values.shape} and {len(strata)} labels")
+    if resamples < 1:
+        raise InputError(f"need at least one resample, got {resamples}")
 
     def interval(samples: np.ndarray, mean: float, count: float) -> Interval | None:
-        if not np.allclose(samples, samples[0], rtol=1e-9, atol=1e-12):
-            return percentile_interval(samples)
-        return wilson_interval(mean, count) if shares else None
+        if np.allclose(samples, samples[0], rtol=1e-9, atol=1e-12):
+            return wilson_interval(mean, count) if shares else None
+        low, high = np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        return float(low), float(high)
 
-    samples, members = resampled_means(values, strata, resamples, seed), _by_stratum(values, strata)
+    rng = np.random.default_rng(seed)
+    members = {stratum: values[[label == stratum for label in strata]] for stratum in dict.fromkeys(strata)}
+    samples = [some[rng.integers(len(some), size=(resamples, len(some)))].mean(axis=1) for some in members.values()]
     means = {stratum: float(some.mean()) for stratum, some in members.items()}
-    intervals = {name: interval(drawn, means[name], len(members[name])) for name, drawn in samples.items()}
-    overall, together = float(np.mean(list(means.values()))), np.mean(list(samples.values()), axis=0)
+    intervals = {
+        name: interval(drawn, means[name], len(members[name])) for name, drawn in zip(members, samples, strict=True)
+    }
+    overall = float(np.mean(list(means.values())))
     count = len(members) ** 2 / sum(1 / len(some) for some in members.values())  # all, where strata are of one size
-    return Summary(means, intervals, overall, interval(together, overall, count))
+    return Summary(means, intervals, overall, interval(np.mean(samples, axis=0), overall, count))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from rti.errors import InputError
+from rti.files import in_one_line
 from rti.lab.study.plan import Job
 from rti.lab.study.records import Records
 from rti.training.signals import on_stop_signal
@@ -24,10 +24,8 @@ def run_jobs(folder: Path, jobs: Sequence[Job], workers: int = 2) -> list[str]:
 
     Jobs that time something come last, one by one. Interrupted, it stops its processes, which save where they are.
     """
-    try:
+    with in_one_line(f"cannot write to {folder}"):
         (folder / "logs").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
     records = Records(folder)
     left = _to_do(records, jobs)
     timings = [job for job in left if job.kind == "time"]
