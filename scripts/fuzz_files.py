@@ -286,7 +286,7 @@ def make_folders(root: Path) -> dict[str, Folder]:
     rows = [{"name": "ours", "title": "ours", "settings": {"cuts": "merge"}, "seeds": [0, 1], "images": {"8": 6}}]
     rows += [{"name": "skip", "title": "skip", "reduction": "token-skip", "steps_at": {"8": [2]}}]
     values = {"model": "scenes", "budgets": [8, 16], "unseen": [12], "dense_steps": [2], "train": {"steps": 2}}
-    study = place("study", lambda path: plan(read_study(path / "study.json"), path)) / "study.json"
+    study = place("study", lambda path: plan(read_study(path / "study.json"))) / "study.json"
     study.write_text(json.dumps(values | {"rows": rows}))
 
     folder = place("results", lambda path: compare_folders([path / "dense", path / "ours"], resamples=10))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rti
-from rti.lab.study.plan import Row, is_elastic
+from rti.lab.study.plan import Row
 from rti.method.reductions import REDUCTIONS, register, register_installed
 from test_cli import run_json
 from tiny import CORE, make_backbone, make_inputs, randomise_trainable, refused, save_jit
@@ -53,7 +53,7 @@ def test_the_pages_reduction_is_known_once_its_package_is_installed(package, tmp
     before = model(x, t, condition, budget=7)
     model.save_pretrained(tmp_path / "adapter")
     assert torch.equal(rti.load(tmp_path / "adapter", make_backbone("jit"))(x, t, condition, budget=7), before)
-    assert is_elastic(Row(name="cells", title="cells", reduction="cells"))
+    assert Row(name="cells", title="cells", reduction="cells").is_elastic
 
 
 def test_a_command_times_it(package, tmp_path, capsys):

@@ -1,59 +1,24 @@
 """What a study is: its rows, and the commands that train, score and time them.
 
-Every job is a command of `rti` that anyone can run by hand; the study only says which, and keeps what they print.
+Every job is a command of `rti` that anyone can run by hand; the study only says which, and keeps what they leave.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NewType, get_args, get_origin, get_type_hints
 
 from rti.errors import InputError
+from rti.files import read_json
+from rti.method.reductions import REDUCTIONS
 
 GROUPS = ("main", "component", "order", "core")
 KINDS = ("train", "loss", "pictures", "time")  # of jobs
-
-
-def _is_whole(value: Any, least: int = 1) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _are_whole(values: Any, least: int = 1) -> bool:
-    return isinstance(values, tuple) and all(_is_whole(value, least) for value in values)
-
-
-def _by_budget(values: Any, fits: Callable[[Any], bool]) -> bool:
-    return isinstance(values, dict) and all(_is_whole(budget) and fits(value) for budget, value in values.items())
-
-
-# What the settings of a study and of its rows may be: the names, in words, and the test.
-_ALLOWED: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
-    (
-        ("model", "data", "name", "title", "reduction", "group"),
-        "a text",
-        lambda one: isinstance(one, str) and one != "",
-    ),
-    (("settings", "train"), "an object", lambda one: isinstance(one, dict)),
-    (("compile",), "true or false", lambda one: isinstance(one, bool)),
-    (("budgets",), "whole numbers of at least 1", lambda one: _are_whole(one) and one != ()),
-    (("unseen", "dense_steps"), "whole numbers of at least 1", _are_whole),
-    (("seeds",), "whole numbers, at least one of them", lambda one: _are_whole(one, 0) and one != ()),
-    (("sample_steps", "dense_images", "loss_examples", "passes", "time_batch"), "a whole number, 1 or more", _is_whole),
-    (("seed",), "a whole number, 0 or more", lambda one: _is_whole(one, 0)),
-    (("images",), "numbers of pictures by budget", lambda one: _by_budget(one, _is_whole)),
-    (("steps_at",), "lists of steps by budget", lambda one: _by_budget(one, _are_whole)),
-)
-
-
-def _check(one: Row | Study, where: str) -> None:
-    """Refuse a setting of another kind than the study needs."""
-    for names, allowed, fits in _ALLOWED:
-        for name in names:
-            if hasattr(one, name) and not fits(getattr(one, name)):
-                raise InputError(f"{name} of {where} must be {allowed}, got {str(getattr(one, name))[:60]!r}")
+FOLDER = "{study}"  # stands for the study's folder in commands: it may be copied and moved
+Count = NewType("Count", int)  # of at least 1; other whole numbers are of at least 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,17 +31,22 @@ class Row:
     group: str = "main"
     settings: dict[str, Any] = field(default_factory=dict)  # of `rti train`, such as cuts and cuts_from
     seeds: tuple[int, ...] = (0,)
-    images: dict[int, int] = field(default_factory=dict)  # scored at a budget, for each seed; others: loss only
-    steps_at: dict[int, tuple[int, ...]] = field(default_factory=dict)  # sampling steps also tried, by budget
+    images: dict[Count, Count] = field(default_factory=dict)  # scored at a budget, for each seed; others: loss only
+    steps_at: dict[Count, tuple[Count, ...]] = field(default_factory=dict)  # sampling steps also tried, by budget
 
     def __post_init__(self):
-        _check(self, f"row {str(self.name)[:60]!r}")
-        if not set(self.name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") or len(self.name) > 64:  # part of files'
-            raise InputError(
-                f"row name {self.name!r} is not usable; allowed: up to 64 small letters, digits and hyphens"
-            )
-        if self.group not in GROUPS:
-            raise InputError(f"group {self.group!r} of row {self.name} is unknown; allowed: {', '.join(GROUPS)}")
+        if not re.fullmatch("[a-z0-9-]{1,64}", self.name):  # it is part of the names of files
+            allowed = "up to 64 small letters, digits and hyphens"
+            raise InputError(f"row name {self.name!r} is not usable; allowed: {allowed}")
+        for what, allowed in {"group": GROUPS, "reduction": tuple(REDUCTIONS)}.items():
+            if getattr(self, what) not in allowed:
+                given = f"unknown {what} {getattr(self, what)!r} of row {self.name}"
+                raise InputError(f"{given}; allowed: {', '.join(allowed)}")
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether a budget changes anything for the row's method."""
+        return REDUCTIONS[self.reduction][1].elastic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,189 +56,199 @@ class Study:
     model: str
     rows: tuple[Row, ...]
     data: str = "scenes"
-    budgets: tuple[int, ...] = (16, 32, 64, 128)
-    unseen: tuple[int, ...] = ()  # budgets that no row is trained at
+    budgets: tuple[Count, ...] = (16, 32, 64, 128)
+    unseen: tuple[Count, ...] = ()  # budgets that no row is trained at
     train: dict[str, Any] = field(default_factory=dict)  # settings of `rti train` for all rows
-    sample_steps: int = 25
-    dense_images: int = 1200
-    dense_steps: tuple[int, ...] = ()  # fewer sampling steps, to compare with fewer tokens
-    loss_examples: int = 512
+    sample_steps: Count = 25
+    dense_images: Count = 1200
+    dense_steps: tuple[Count, ...] = ()  # fewer sampling steps, to compare with fewer tokens
+    loss_examples: Count = 512
     compile: bool = False  # the blocks, in training and scoring; not in timing
-    passes: int = 5  # of the timing
-    time_batch: int = 1  # pictures at a time in the timing: one says how soon a picture is there, many the throughput
+    passes: Count = 5  # of the timing
+    time_batch: Count = 1  # pictures at a time in the timing: one says how soon a picture is there, many the throughput
     seed: int = 7
 
     def __post_init__(self):
-        _check(self, "a study")
         names = [row.name for row in self.rows]
-        twice = sorted({name for name in names if names.count(name) > 1} | ({"dense"} & set(names)))
-        if not names or twice:
-            raise InputError(f"row names must be there and differ, and none is 'dense'; got {', '.join(names)}")
+        if len({*names, "dense"}) <= len(names):
+            raise InputError(f"row names must differ, and none is 'dense'; got {', '.join(names)}")
+
+    @property
+    def every_steps(self) -> list[int]:
+        """The numbers of sampling steps that dense is drawn with, the study's own first."""
+        return list(dict.fromkeys((self.sample_steps, *self.dense_steps)))
+
+    def budgets_of(self, row: Row) -> list[int]:
+        """The budgets of a row; a method without a budget has a single one, which changes nothing."""
+        return sorted({*self.budgets, *self.unseen}) if row.is_elastic else [max(self.budgets)]
+
+    def reduction_settings(self, row: Row) -> list[str]:
+        """Those settings of a row's training that its reduction has, such as cuts=merge."""
+        own = {one.name for one in fields(REDUCTIONS[row.reduction][0])}
+        return [f"{key}={_typed(value)}" for key, value in (self.train | row.settings).items() if key in own]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A command of `rti`; its last line of output, one JSON object, is its result."""
+    """A command of `rti`, and what it is of: a row with a training seed, a row, or dense."""
 
-    name: str
+    kind: str
+    run: str
     command: tuple[str, ...]
     needs: tuple[str, ...] = ()
-    alone: bool = False  # it times something, so nothing may run beside it
-    makes: Path | None = None  # what others need of it, beside its result
+    makes: str | None = None  # what others, or the report, need of it beside the line it prints
+    budgets: tuple[int | str, ...] = ()  # of pictures
+    steps: int | None = None  # of pictures
 
     @property
-    def kind(self) -> str:
-        return self.name.partition("-")[0]
+    def name(self) -> str:
+        steps = () if self.steps is None else (self.steps, "steps")
+        return "-".join(map(str, (self.kind, self.run, *self.budgets, *steps)))
+
+    @property
+    def alone(self) -> bool:
+        """It times something, so nothing may run beside it."""
+        return self.kind == "time"
+
+    def words(self, folder: Path) -> list[str]:
+        """The command as it is typed."""
+        return [word.replace(FOLDER, str(folder)) for word in self.command]
+
+    def made(self, folder: Path) -> Path:
+        return Path((self.makes or "").replace(FOLDER, str(folder)))
 
 
 def read_study(path: Path) -> Study:
     """A study from its JSON file."""
-    from rti.files import read_json
-
-    values = read_json(path)
-    rows = values.get("rows") if "model" in values else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InputError(f"{path} is no study; expected an object with model and rows, each an object")
-    rows = tuple(_make(Row, row, f"row {row.get('name')!r} of {path}") for row in values["rows"])
-    return _make(Study, values | {"rows": rows}, str(path))
+    return _make(Study, read_json(path), f"the study {path}")
 
 
 def _make(kind: type, values: dict[str, Any], where: str) -> Any:
-    known = {one.name: one for one in fields(kind)}
-    unknown = sorted(set(values) - set(known))
-    if unknown:
-        raise InputError(f"unknown settings of {where}: {', '.join(unknown)}; allowed: {', '.join(known)}")
-    missing = [name for name in ("name", "title", "model") if name in known and name not in values]
-    if missing:
+    """A study or a row of the values of its fields, each as the field's type."""
+    hints = get_type_hints(kind)
+    if unknown := sorted(set(values) - set(hints)):
+        raise InputError(f"unknown settings of {where}: {', '.join(unknown)}; allowed: {', '.join(hints)}")
+    needed = [one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING]
+    if missing := [name for name in needed if name not in values]:
         raise InputError(f"{where} lacks {', '.join(missing)}")
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    for name in ("images", "steps_at"):  # JSON knows only words as keys
-        if isinstance(values.get(name), dict):
-            values[name] = {_number(budget): _tuple(value) for budget, value in values[name].items()}
-    return kind(**values)
+    made = {}
+    for name, value in values.items():
+        try:
+            made[name] = _of_type(value, hints[name])
+        except TypeError:
+            given = str(value)[:60]
+            raise InputError(f"{name} of {where} must be {_in_words(hints[name])}, got {given!r}") from None
+        if made[name] == () and name in ("rows", "budgets", "seeds"):
+            raise InputError(f"{name} of {where} must be at least one, got none")
+    return kind(**made)
 
 
-def _number(text: str) -> int | str:
-    """A key of JSON as a number, where it is one."""
-    return int(text) if text.isdecimal() and len(text) < 20 else text
+def _of_type(value: Any, hint: Any) -> Any:
+    """A value of a JSON file, which has lists for tuples and only words as keys, as the type of a field."""
+    inner = get_args(hint)
+    if get_origin(hint) is tuple and isinstance(value, list):
+        return tuple(_of_type(one, inner[0]) for one in value)
+    if get_origin(hint) is dict and isinstance(value, dict):
+        keys = [int(key) if key.isdecimal() and len(key) < 20 and inner[0] is Count else key for key in value]
+        return {_of_type(key, inner[0]): _of_type(one, inner[1]) for key, one in zip(keys, value.values(), strict=True)}
+    if hint is Row and isinstance(value, dict):
+        return _make(Row, value, f"row {str(value.get('name'))[:60]!r}")
+    whole = type(value) is int and value >= (hint is Count)
+    if hint is Any or (whole if hint in (int, Count) else type(value) is hint and value != ""):
+        return value
+    raise TypeError
 
 
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _in_words(hint: Any) -> str:
+    """What a field must be."""
+    words = {str: "a text", bool: "true or false", int: "a whole number, 0 or more", Count: "a whole number, 1 or more"}
+    words |= {Row: "an object with name and title", dict[str, Any]: "an object"}
+    if hint in words:
+        return words[hint]
+    inner = get_args(hint)
+    return f"a list, each {_in_words(inner[0])}" if inner[1] is ... else f"by budget {_in_words(inner[1])}"
 
 
-def as_json(study: Study) -> dict[str, Any]:
-    return json.loads(json.dumps(asdict(study)))
-
-
-def is_elastic(row: Row) -> bool:
-    """Whether a budget changes anything for the row's method."""
-    from rti.method.reductions import REDUCTIONS
-
-    if row.reduction not in REDUCTIONS:
-        raise InputError(f"unknown reduction {row.reduction!r} of row {row.name}; allowed: {', '.join(REDUCTIONS)}")
-    return REDUCTIONS[row.reduction][1].elastic
-
-
-def budgets_of(study: Study, row: Row) -> tuple[int, ...]:
-    """The budgets of a row; a method without a budget has a single one, which changes nothing."""
-    every = tuple(sorted({*study.budgets, *study.unseen}))
-    return every if is_elastic(row) else (max(study.budgets),)
-
-
-def plan(study: Study, folder: Path) -> list[Job]:
+def plan(study: Study) -> list[Job]:
     """All jobs of a study, those that others need first: the dense pictures that all rows are compared with lead."""
-    dense = [_pictures(study, folder, "dense", None, (), *one) for one in _dense_pictures(study)]
+    dense = [_pictures(study, "dense", ("dense",), study.dense_images, steps) for steps in study.every_steps]
     jobs = dense[:1]
     for row in study.rows:
-        budgets = budgets_of(study, row)
         for seed in row.seeds:
-            run, train = f"{row.name}-{seed}", f"train-{row.name}-{seed}"
-            jobs.append(_train(study, row, seed, folder, train))
-            adapter = str(folder / "runs" / run / "adapter")
-            jobs.append(_loss(study, folder, run, adapter, budgets, train))
-            for images in sorted({count for budget, count in row.images.items() if budget in budgets}):
-                some = tuple(budget for budget in budgets if row.images.get(budget) == images)
-                jobs.append(_pictures(study, folder, run, adapter, some, images, study.sample_steps, train))
-            for budget, several in row.steps_at.items():
-                for steps in several:
-                    count = row.images.get(budget, study.dense_images)
-                    jobs.append(_pictures(study, folder, run, adapter, (budget,), count, steps, train))
+            run = f"{row.name}-{seed}"
+            jobs += [_train(study, row, seed, run), _loss(study, run, study.budgets_of(row))]
+            jobs += [_pictures(study, run, *some) for some in _drawn(study, row)]
         jobs.append(_time(study, row))
     return list({job.name: job for job in (*jobs, *dense)}.values())
 
 
-def choose(jobs: Sequence[Job], kinds: Sequence[str]) -> list[Job]:
-    """The jobs of some kinds, and those they need."""
-    unknown = [kind for kind in kinds if kind not in KINDS]
-    if unknown:
-        raise InputError(f"unknown kinds of jobs {', '.join(unknown)}; allowed: {', '.join(KINDS)}")
-    wanted = [job for job in jobs if job.kind in kinds]
-    needed = {need for job in wanted for need in job.needs}
-    return [job for job in jobs if job in wanted or job.name in needed]
+def choose(study: Study, only: str | None = None, kinds: str | None = None) -> list[Job]:
+    """The jobs of some rows and kinds, as typed, and those they need."""
+    rows = _among("rows", only, [row.name for row in study.rows])
+    kinds = _among("kinds of jobs", kinds, KINDS)
+    jobs = plan(replace(study, rows=tuple(row for row in study.rows if row.name in rows)))
+    needed = {need for job in jobs if job.kind in kinds for need in job.needs}
+    return [job for job in jobs if job.kind in kinds or job.name in needed]
 
 
-def _dense_pictures(study: Study) -> list[tuple[int, int]]:
-    return [(study.dense_images, steps) for steps in dict.fromkeys((study.sample_steps, *study.dense_steps))]
+def _among(what: str, typed: str | None, allowed: Sequence[str]) -> Sequence[str]:
+    """Some of the allowed names, or all."""
+    names = allowed if typed is None else typed.split(",")
+    if unknown := [name for name in names if name not in allowed]:
+        raise InputError(f"unknown {what} {', '.join(unknown)}; allowed: {', '.join(allowed)}")
+    return names
 
 
-def _train(study: Study, row: Row, seed: int, folder: Path, name: str) -> Job:
-    settings = {"budgets": study.budgets} | study.train | row.settings | {"seed": seed}
-    command = ["train", study.model, "--output", str(folder / "runs" / f"{row.name}-{seed}"), "--data", study.data]
+def _drawn(study: Study, row: Row) -> Iterator[tuple[tuple[int, ...], int, int]]:
+    """Budgets, number and sampling steps of the pictures: budgets of which as many are wanted are drawn together."""
+    budgets = study.budgets_of(row)
+    for images in sorted({count for budget, count in row.images.items() if budget in budgets}):
+        yield tuple(budget for budget in budgets if row.images.get(budget) == images), images, study.sample_steps
+    for budget, several in row.steps_at.items():
+        for steps in several:
+            yield (budget,), row.images.get(budget, study.dense_images), steps
+
+
+def _train(study: Study, row: Row, seed: int, run: str) -> Job:
+    command = ["train", study.model, "--output", f"{FOLDER}/runs/{run}", "--data", study.data]
     command += ["--reduction", row.reduction]
-    for key, value in settings.items():
-        command.append(f"--{key.replace('_', '-')}={_typed(value)}")
-    adapter = folder / "runs" / f"{row.name}-{seed}" / "adapter"
-    return Job(name, (*command, *_compile(study), "--json"), makes=adapter)
+    settings = {"budgets": study.budgets} | study.train | row.settings | {"seed": seed}
+    command += [f"--{key.replace('_', '-')}={_typed(value)}" for key, value in settings.items()]
+    return Job("train", run, (*command, *_ending(study)), makes=_adapter(run))
 
 
-def _loss(study: Study, folder: Path, run: str, adapter: str, budgets: tuple[int, ...], train: str) -> Job:
-    command = ["eval", "loss", study.model, "--adapter", adapter, "--data", study.data]
+def _loss(study: Study, run: str, budgets: Sequence[int]) -> Job:
+    makes = f"{FOLDER}/losses/{run}.json"
+    command = ["eval", "loss", study.model, "--adapter", _adapter(run), "--data", study.data]
     command += ["--budget", _typed(("dense", *budgets)), "--examples", str(study.loss_examples)]
-    command += ["--seed", str(study.seed), "--output", str(folder / "losses" / f"{run}.json")]
-    command += [*_compile(study), "--json"]
-    return Job(f"loss-{run}", tuple(command), (train,))
+    command += ["--seed", str(study.seed), "--output", makes, *_ending(study)]
+    return Job("loss", run, tuple(command), (f"train-{run}",), makes)
 
 
-def _pictures(
-    study: Study,
-    folder: Path,
-    run: str,
-    adapter: str | None,
-    budgets: tuple[int, ...],
-    images: int,
-    steps: int,
-    train: str | None = None,
-) -> Job:
-    typed = "dense" if adapter is None else _typed(budgets)
-    name = f"pictures-{run}-{typed.replace(',', '-')}-{steps}-steps"
-    command = ["eval", "scenes", study.model, *(["--adapter", adapter] if adapter else []), "--budget", typed]
-    command += ["--images", str(images), "--seed", str(study.seed), "--steps", str(steps)]
-    command += ["--output", str(folder / "pictures" / name.removeprefix("pictures-"))]
-    command += [*_compile(study), "--json"]
-    return Job(name, tuple(command), (train,) if train else ())
-
-
-def _compile(study: Study) -> list[str]:
-    return ["--compile"] if study.compile else []
+def _pictures(study: Study, run: str, budgets: tuple[int | str, ...], images: int, steps: int) -> Job:
+    adapter, needs = ([], ()) if run == "dense" else (["--adapter", _adapter(run)], (f"train-{run}",))
+    job = Job("pictures", run, (), budgets=budgets, steps=steps)
+    output = f"{FOLDER}/pictures/{job.name.removeprefix('pictures-')}"
+    command = ["eval", "scenes", study.model, *adapter, "--budget", _typed(budgets), "--images", str(images)]
+    command += ["--seed", str(study.seed), "--steps", str(steps), "--output", output, *_ending(study)]
+    return Job("pictures", run, tuple(command), needs, f"{output}/results.json", budgets, steps)
 
 
 def _time(study: Study, row: Row) -> Job:
     """Speed does not depend on what was learned, so it is timed without: it needs no training, and waits for none."""
-    command = ["bench", study.model, "--reductions", row.reduction]
-    for setting in reduction_settings(study, row):
-        command += ["--set", setting]
-    budgets = [budget for budget in budgets_of(study, row) if budget in study.budgets]
-    command += ["--budgets", _typed(budgets), "--batch", str(study.time_batch), "--passes", str(study.passes), "--json"]
-    return Job(f"time-{row.name}", tuple(command), alone=True)
+    settings = [word for setting in study.reduction_settings(row) for word in ("--set", setting)]
+    budgets = [budget for budget in study.budgets_of(row) if budget in study.budgets]
+    command = ["bench", study.model, "--reductions", row.reduction, *settings, "--budgets", _typed(budgets)]
+    command += ["--batch", str(study.time_batch), "--passes", str(study.passes), "--json"]
+    return Job("time", row.name, tuple(command))
 
 
-def reduction_settings(study: Study, row: Row) -> list[str]:
-    """Those settings of a row's training that its reduction has, such as cuts=merge."""
-    from rti.method.reductions import REDUCTIONS
+def _adapter(run: str) -> str:
+    return f"{FOLDER}/runs/{run}/adapter"
 
-    own = {one.name for one in fields(REDUCTIONS[row.reduction][0])}
-    return [f"{key}={_typed(value)}" for key, value in (study.train | row.settings).items() if key in own]
+
+def _ending(study: Study) -> list[str]:
+    return ["--compile", "--json"] if study.compile else ["--json"]
 
 
 def _typed(value: Any) -> str:

@@ -11,48 +11,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from tqdm.auto import tqdm
 
 from rti.errors import InputError
-from rti.files import write_whole
 from rti.lab.study.plan import Job
-
-
-def result_of(folder: Path, job: Job) -> dict[str, Any] | None:
-    """What a job printed, or None if it has not been done. Refuses the result of another command of that name."""
-    kept = kept_of(folder, job)
-    return None if kept is None else kept["result"]
-
-
-def kept_of(folder: Path, job: Job) -> dict[str, Any] | None:
-    """A job's command, result and seconds, as `_finish` keeps them."""
-    from rti.files import read_json
-
-    path = folder / "jobs" / f"{job.name}.json"
-    if not os.path.isfile(path):
-        return None
-    try:
-        kept = read_json(path)
-        command, _ = [*map(str, kept["command"])], kept["result"]
-    except (InputError, KeyError, TypeError):
-        raise InputError(f"{path} is damaged; delete it to do the job again") from None
-    if not _is_same(command, job.command, folder):
-        raise InputError(f"{path} is the result of another command ({' '.join(command)}); choose another folder")
-    return kept
-
-
-def _is_same(kept: Sequence[str], command: Sequence[str], folder: Path) -> bool:
-    """Whether two commands do the same; what lies in the study's folder may have lain elsewhere: folders are copied."""
-
-    def moved(before: str, now: str) -> bool:
-        inside = now.startswith(f"{folder}{os.sep}") if folder != Path() else os.sep in now
-        return inside and before.endswith(os.sep + os.path.relpath(now, folder))
-
-    return len(kept) == len(command) and all(
-        before == now or moved(before, now) for before, now in zip(kept, command, strict=True)
-    )
+from rti.lab.study.records import Records
 
 
 def run_jobs(folder: Path, jobs: Sequence[Job], workers: int = 2) -> list[str]:
@@ -60,16 +24,12 @@ def run_jobs(folder: Path, jobs: Sequence[Job], workers: int = 2) -> list[str]:
 
     Jobs that time something wait until they are alone. Interrupted, it stops its processes, which save where they are.
     """
-    for name in ("jobs", "logs"):
-        try:
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
-    waiting = _to_do(folder, jobs)
-    names = {job.name for job in jobs}
-    unknown = sorted({need for job in jobs for need in job.needs} - names)
-    if unknown:
-        raise InputError(f"jobs need {', '.join(unknown)}, which are not in the study")
+    try:
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
+    records = Records(folder)
+    waiting = _to_do(records, jobs)
     running: dict[Job, tuple[subprocess.Popen, float]] = {}
     failed: list[str] = []
     with tqdm(total=len(jobs), initial=len(jobs) - len(waiting), unit="job", desc="study") as bar:
@@ -78,16 +38,19 @@ def run_jobs(folder: Path, jobs: Sequence[Job], workers: int = 2) -> list[str]:
                 while waiting or running:
                     if asked:
                         raise KeyboardInterrupt
-                    open_names = {job.name for job in (*waiting, *running)} | set(failed)
-                    for job in _startable(waiting, running, open_names, workers):
+                    for job in [*waiting]:  # those that others need come first, so failure is handed on in one go
+                        if set(job.needs) & set(failed):
+                            failed.append(job.name)
+                            waiting.remove(job)
+                    for job in _startable(waiting, list(running), workers):
                         waiting.remove(job)
+                        records.forget(job)
                         running[job] = (_start(folder, job, workers), time.monotonic())
                         bar.set_postfix_str(", ".join(one.name for one in running))
                     for job in [job for job, (process, _) in running.items() if process.poll() is not None]:
                         process, started = running.pop(job)
-                        if not _finish(folder, job, process.returncode, time.monotonic() - started):
+                        if process.returncode != 0 or not _keep(records, job, time.monotonic() - started):
                             failed.append(job.name)
-                            waiting = _without_those_that_need(job.name, waiting, failed)
                         bar.update()
                     time.sleep(0.05)
         finally:
@@ -98,19 +61,20 @@ def run_jobs(folder: Path, jobs: Sequence[Job], workers: int = 2) -> list[str]:
     return failed
 
 
-def _to_do(folder: Path, jobs: Sequence[Job]) -> list[Job]:
+def _to_do(records: Records, jobs: Sequence[Job]) -> list[Job]:
     """Jobs without a result, and those whose product they need and which is not there: results are small and travel,
     adapters stay behind on the machine that trained them."""
-    wanted = {job.name for job in jobs if result_of(folder, job) is None}
-    needed = {need for job in jobs if job.name in wanted for need in job.needs}
-    wanted |= {job.name for job in jobs if job.name in needed and job.makes is not None and not job.makes.exists()}
-    return [job for job in jobs if job.name in wanted]
+    left = [job for job in jobs if records.of(job) is None]
+    needed = {need for job in left for need in job.needs}
+    gone = [job for job in jobs if job.name in needed and job.makes and not job.made(records.folder).exists()]
+    return [job for job in jobs if job in left or job in gone]
 
 
-def _startable(waiting: list[Job], running: dict, open_names: set[str], workers: int) -> list[Job]:
+def _startable(waiting: list[Job], running: list[Job], workers: int) -> list[Job]:
     if any(job.alone for job in running):
         return []
-    ready = [job for job in waiting if not open_names & set(job.needs)]
+    not_done = {job.name for job in (*waiting, *running)}
+    ready = [job for job in waiting if not not_done & set(job.needs)]
     beside = [job for job in ready if not job.alone][: workers - len(running)]
     if beside or running:
         return beside
@@ -118,13 +82,11 @@ def _startable(waiting: list[Job], running: dict, open_names: set[str], workers:
 
 
 def _start(folder: Path, job: Job, workers: int) -> subprocess.Popen:
-    # One that is done again is not done until it ends: interrupted, it leaves half a product behind.
-    (folder / "jobs" / f"{job.name}.json").unlink(missing_ok=True)
     cores = os.cpu_count() or 1
     threads = cores if job.alone else max(1, cores // workers)
     with open(folder / "logs" / f"{job.name}.txt", "ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "rti", *job.command],
+            [sys.executable, "-m", "rti", *job.words(folder)],
             stdout=log,
             stderr=subprocess.STDOUT,
             env={"OMP_NUM_THREADS": str(threads)} | os.environ,  # unless the user has said how many
@@ -132,26 +94,17 @@ def _start(folder: Path, job: Job, workers: int) -> subprocess.Popen:
         )
 
 
-def _finish(folder: Path, job: Job, code: int, seconds: float) -> bool:
-    """Keep the result of a job that ended; False where it did not end well."""
-    lines = (folder / "logs" / f"{job.name}.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    if code != 0 or not lines:
-        return False
-    with contextlib.suppress(ValueError):
-        values = {"command": list(job.command), "seconds": round(seconds, 1), "result": json.loads(lines[-1])}
-        write_whole(folder / "jobs" / f"{job.name}.json", json.dumps(values) + "\n")
+def _keep(records: Records, job: Job, seconds: float) -> bool:
+    """Keep the result of a job that ended, its last line of output; False where there is none."""
+    log = records.folder / "logs" / f"{job.name}.txt"
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    try:
+        records.keep(job, seconds, json.loads(lines[-1]))
         return True
-    return False
-
-
-def _without_those_that_need(name: str, waiting: list[Job], failed: list[str]) -> list[Job]:
-    """Jobs that cannot be done any more fail with what they need."""
-    left = [job for job in waiting if name not in job.needs]
-    for job in waiting:
-        if name in job.needs:
-            failed.append(job.name)
-            left = _without_those_that_need(job.name, left, failed)
-    return left
+    except (ValueError, LookupError, TypeError, OSError) as error:  # InputError is a ValueError
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"the study cannot keep what this job left: {error}\n")
+        return False
 
 
 @contextlib.contextmanager
