@@ -32,7 +32,7 @@ from rti.data import BrokenExample, open_data
 from rti.images import open_image
 from rti.lab.pictures.compare import compare_folders
 from rti.lab.pictures.folder import Entry, PictureFolder, entries_text
-from rti.lab.pictures.prompts.sources import open_prompts
+from rti.lab.pictures.prompts import open_prompts
 from rti.lab.study.plan import plan, read_study
 from rti.text.encoder import load_text_encoder
 from tiny import CORE, make_backbone, save_jit, save_minit2i, save_scenes_model

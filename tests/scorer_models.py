@@ -96,6 +96,10 @@ PUBLISHED = dict(vision=1024, vision_inner=4096, vision_layers=24, patch=16, pla
 PUBLISHED |= dict(text=768, inner=3072, text_layers=12, heads=12, words=30524, positions=512)
 
 
+SMALL_VISION = dict(hidden_size=64, intermediate_size=40, num_hidden_layers=2, num_attention_heads=1, patch_size=8)
+SMALL_VISION |= dict(image_size=32, hidden_act="gelu", layer_norm_eps=1e-6)  # of REWARD, in place of BLIP's ViT-L/16
+
+
 def reward_shapes(sizes: dict[str, int] = REWARD) -> dict[str, tuple[int, ...]]:
     """Every weight of ImageReward.pt by its published name."""
     wide, inner, text, positions = sizes["vision"], sizes["inner"], sizes["text"], sizes["positions"]

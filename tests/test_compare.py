@@ -8,10 +8,10 @@ import pytest
 from rti.cli import main
 from rti.lab import scenes
 from rti.lab.intervals import stratified_summary
-from rti.lab.pictures.compare import check_pair, compare_folders, notable_differences, open_row, paired_summary
+from rti.lab.pictures.compare import check_pair, compare_folders, open_row, paired_summary
 from rti.lab.pictures.folder import Entry, PictureFolder, entries_text, manifest_digest
-from rti.lab.pictures.scorers.results import Score, strata, summary
-from scorer_models import save_bert_tokenizer, save_clip, save_image_reward, save_mask2former, write_lines
+from rti.lab.pictures.scorers.results import Score, score_path, strata, summary
+from scorer_models import SMALL_VISION, save_bert_tokenizer, save_clip, save_image_reward, save_mask2former, write_lines
 from tiny import refused
 
 TASKS = scenes.TASKS
@@ -90,7 +90,7 @@ def test_a_paired_difference_equals_a_plain_reference(tmp_path):
     make_run(tmp_path / "a", first)
     make_run(tmp_path / "b", second, budget=64)
     one, two = (PictureFolder.open(tmp_path / name) for name in "ab")
-    found = paired_summary(two, Score.read(two.path, "geneval"), Score.read(one.path, "geneval"), 400, seed=3)
+    found = paired_summary(two, *(Score.read(score_path(folder.path, "geneval")) for folder in (two, one)), 400, seed=3)
     change = second.mean(axis=1) - first.mean(axis=1)
     draws, means = np.random.default_rng(3), []
     for task in range(6):
@@ -120,15 +120,15 @@ def test_what_both_runs_find_hard_cancels_out(tmp_path):
     make_run(tmp_path / "a", values, "imagereward")
     make_run(tmp_path / "b", values - 0.1, "imagereward", budget=64)
     dense, reduced = compare_folders([tmp_path / "a", tmp_path / "b"])
-    change = reduced.differences["imagereward"]
-    assert (change.value, change.interval) == (pytest.approx(-0.1), None)  # what never varies has no interval
-    low, high = dense.score("imagereward").summary["interval"]
+    change = reduced["differences"]["imagereward"]
+    assert (change["value"], change["interval"]) == (pytest.approx(-0.1), None)  # what never varies has no interval
+    low, high = dense["scores"]["imagereward"]["interval"]
     assert high - low > 1
     [_, same] = compare_folders([tmp_path / "a", tmp_path / "a"])
-    assert (same.differences["imagereward"].value, same.differences["imagereward"].interval) == (0, None)
+    assert (same["differences"]["imagereward"]["value"], same["differences"]["imagereward"]["interval"]) == (0, None)
     make_run(tmp_path / "c", values - 0.1 + 0.01 * np.sin(40 * values), "imagereward", budget=64)
     [_, other] = compare_folders([tmp_path / "a", tmp_path / "c"])
-    assert np.ptp(other.differences["imagereward"].interval) < 0.01 < 1 < high - low
+    assert np.ptp(other["differences"]["imagereward"]["interval"]) < 0.01 < 1 < high - low
 
 
 # Refusals.
@@ -223,7 +223,7 @@ def test_damaged_folders_are_refused(pair, file, change, said):
 
 def test_times_that_are_no_text_are_no_times(pair):
     (pair[1] / "timing.jsonl").write_bytes(b'\xff\xfe{"pictures": 0, "seconds": 1}\n[[[')
-    assert compare_folders(pair)[1].speed is None
+    assert compare_folders(pair)[1]["images_per_second"] is None
 
 
 # Rows of several benchmarks, and the table.
@@ -238,10 +238,10 @@ def test_a_row_holds_a_folder_for_each_benchmark(tmp_path):
         make_run(tmp_path / name / "parti", rewards - loss, "pick", budget=budget, **prompts)
         (tmp_path / name / "notes").mkdir()
     dense, reduced = compare_folders([tmp_path / "dense", tmp_path / "r64"])
-    assert set(dense.scored) == {"geneval", "pick"}
-    assert reduced.differences["pick"].value == pytest.approx(-0.25)
-    assert reduced.differences["geneval"].value == 0
-    assert notable_differences(reduced, dense) == []
+    assert set(dense["scores"]) == {"geneval", "pick"}
+    assert reduced["differences"]["pick"]["value"] == pytest.approx(-0.25)
+    assert reduced["differences"]["geneval"]["value"] == 0
+    assert reduced["also"] == []
     make_run(tmp_path / "r64" / "parti", rewards, "pick", budget=32)
     with refused("no single row", "budget 64 and 32"):
         open_row(tmp_path / "r64")
@@ -304,7 +304,7 @@ def features_of(folder, width=4):
     """A network of our own: mean colours of the parts of a picture. The order is that of the files."""
     from PIL import Image
 
-    from rti.lab.pictures.scorers.features import pictures_in
+    from rti.lab.pictures.scorers.fid import pictures_in
 
     rows = []
     for path in pictures_in(folder):
@@ -316,6 +316,7 @@ def features_of(folder, width=4):
 def test_the_whole_chain_generates_scores_and_compares_dense_and_64_regions(capsys, tmp_path, scorers, monkeypatch):
     """The model that ships, prompts in GenEval's format and of the scenes world, small random scorers."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rti.lab.pictures.scorers.imagereward.VISION", SMALL_VISION)
     write_lines(tmp_path / "prompts.jsonl")
     for row, budget in (("dense", "dense"), ("r64", "64")):
         draw = ("generate", "scenes", "--budget", budget, "--steps", 1, "--guidance", 1)
@@ -390,6 +391,16 @@ def test_bad_input_is_one_line_and_nothing_is_written(capsys, tmp_path, monkeypa
     assert err.startswith("rti: error: ") and err.count("\n") == 1
     assert named in err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_extractor_of_before_is_left_out_with_a_warning(capsys, tmp_path):
+    make_run(tmp_path / "run", np.ones((12, 4)))
+    rows = np.random.default_rng(0).normal(size=(48, 3))
+    np.save(tmp_path / "some.npy", rows)
+    given = ("--features", tmp_path / "some.npy", "--reference", tmp_path / "some.npy", "--extractor", "clean-fid")
+    code, _, err = run(capsys, "score", "fid", tmp_path / "run", *given)
+    assert (code, err.count("\n")) == (0, 1), err
+    assert "warning: --extractor is gone" in err and "--features FILE" in err
 
 
 # The documents.

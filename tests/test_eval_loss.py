@@ -49,12 +49,13 @@ def test_a_fresh_interface_at_all_patches_is_no_worse_than_dense_and_an_adapter_
     fresh = make_pipeline(family, trained=False)
     source = FourPictures(fresh.backbone.image_size)
     dense, whole, few = evaluate_loss(fresh, source, [None, 64, 4], examples=6, batch=4, progress=False)
-    assert dense.difference is None
-    assert whole.difference == pytest.approx(0.0, abs=1e-4 * dense.loss)
-    low, high = few.difference_interval
-    assert few.difference == pytest.approx(few.loss - dense.loss)
-    assert low <= few.difference <= high
-    assert few.difference != 0
+    dense, whole, few = dense.row, whole.row, few.row
+    assert "difference_to_dense" not in dense
+    assert whole["difference_to_dense"] == pytest.approx(0.0, abs=1e-4 * dense["loss"])
+    low, high = few["difference_interval"]
+    assert few["difference_to_dense"] == pytest.approx(few["loss"] - dense["loss"])
+    assert low <= few["difference_to_dense"] <= high
+    assert few["difference_to_dense"] != 0
 
 
 def test_the_batch_does_not_change_the_losses(family):

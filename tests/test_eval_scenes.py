@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +12,10 @@ from PIL import Image
 
 import rti
 from rti.cli import main
+from rti.flow import picture_generator
+from rti.images import open_image, to_tensor
 from rti.lab import scenes
-from rti.lab.evaluation.scenes import evaluate_scenes, picture_generator
-from rti.text.words import WordEncoder
+from rti.lab.evaluation.scenes import evaluate_scenes
 from tiny import CORE, DATA, assert_same_state, make_backbone, randomise_trainable, refused, save_scenes_model, snapshot
 
 TEXT = dict(prompt_length=12, txt_input_size=12, noise_scale=1.0, guidance_scale=1.0)
@@ -52,8 +54,8 @@ def painter():
 
 
 @pytest.fixture
-def backbone():
-    return make_backbone("minit2i", **TEXT)
+def pipe():
+    return rti.Pipeline(make_backbone("minit2i", **TEXT), spell)
 
 
 @pytest.fixture(scope="module")
@@ -69,95 +71,94 @@ def adapter(release, tmp_path_factory):
     return folder
 
 
+def pictures_of(result):
+    """(n, 3, size, size) in [-1, 1], of a result with an output."""
+    return torch.cat([to_tensor(open_image(result.folder.file(*picture))) for picture in result.folder.pictures])
+
+
+STEP = 2 / 255 + 1e-6  # of a picture's 256 values, where rounding fell to the other side
+
+
 # The score.
 
 
 @pytest.mark.parametrize("split", ["train", "held-out"])
-def test_a_model_that_paints_what_is_asked_for_is_all_right(backbone, painter, monkeypatch, split):
+def test_a_model_that_paints_what_is_asked_for_is_all_right(pipe, painter, monkeypatch, split):
     monkeypatch.setattr(rti.Backbone, "forward", painter.paint())
-    [result] = evaluate_scenes(backbone, spell, **QUICK, split=split)
-    assert result.score.overall == 1.0
-    assert result.score.tasks == dict.fromkeys(scenes.TASKS, 1.0)
-    assert result.score.interval == pytest.approx((0.824, 1.0), abs=1e-3)  # 18 of 18
-    assert result.score.scenes == tuple(scenes.prompts(18, 3, split))
-    assert result.difference is None
+    [result] = evaluate_scenes(pipe, **QUICK, split=split)
+    assert result.row["overall"] == 1.0
+    assert result.row["tasks"] == dict.fromkeys(scenes.TASKS, 1.0)
+    assert result.row["interval"] == pytest.approx((0.824, 1.0), abs=1e-3)  # 18 of 18
+    assert [entry.prompt for entry in result.folder.entries] == [one.caption for one in scenes.prompts(18, 3, split)]
+    assert "difference_to_dense" not in result.row
 
 
-def test_a_model_that_paints_nothing_is_all_wrong(backbone, painter, monkeypatch):
-    monkeypatch.setattr(rti.Backbone, "forward", painter.paint(wrong=scenes.TASKS))
-    [result] = evaluate_scenes(backbone, spell, **QUICK)
-    assert result.score.overall == 0.0
-    assert result.score.tasks == dict.fromkeys(scenes.TASKS, 0.0)
+@pytest.mark.parametrize("wrong", [scenes.TASKS, *([task] for task in scenes.TASKS)])
+def test_a_model_that_cannot_do_some_tasks_is_wrong_in_those_alone(pipe, painter, monkeypatch, wrong):
+    monkeypatch.setattr(rti.Backbone, "forward", painter.paint(wrong=wrong))
+    [result] = evaluate_scenes(pipe, **QUICK)
+    assert result.row["tasks"] == {task: float(task not in wrong) for task in scenes.TASKS}
+    assert result.row["overall"] == pytest.approx(1 - len(wrong) / 6)
 
 
-@pytest.mark.parametrize("wrong", scenes.TASKS)
-def test_a_model_that_cannot_do_one_task_is_wrong_in_that_task_alone(backbone, painter, monkeypatch, wrong):
-    monkeypatch.setattr(rti.Backbone, "forward", painter.paint(wrong=[wrong]))
-    [result] = evaluate_scenes(backbone, spell, **QUICK)
-    assert result.score.tasks == {task: float(task != wrong) for task in scenes.TASKS}
-    assert result.score.overall == pytest.approx(5 / 6)
-
-
-def test_a_model_that_paints_another_prompts_picture_is_wrong(backbone, monkeypatch):
+def test_a_model_that_paints_another_prompts_picture_is_wrong(pipe, monkeypatch):
     prompts = scenes.prompts(18, 3)
     painter = Painter(prompts)
     shifted = {scene.caption: painter.pictures[prompts[i - 5].caption] for i, scene in enumerate(prompts)}
     painter.pictures = shifted
     monkeypatch.setattr(rti.Backbone, "forward", painter.paint())
-    [result] = evaluate_scenes(backbone, spell, **QUICK)
-    assert result.score.overall < 0.3
+    [result] = evaluate_scenes(pipe, **QUICK)
+    assert result.row["overall"] < 0.3
 
 
-def test_a_point_lies_in_its_interval(backbone, monkeypatch):
+def test_a_point_lies_in_its_interval(pipe, monkeypatch):
     """The fourth picture of every task is empty, which no task can do without."""
     prompts = scenes.prompts(60, 3)
     painter = Painter(prompts)
     for scene in prompts[18:24]:
         painter.pictures[scene.caption] = torch.zeros(3, 32, 32)
     monkeypatch.setattr(rti.Backbone, "forward", painter.paint())
-    [result] = evaluate_scenes(backbone, spell, **QUICK | dict(images=60))
-    low, high = result.score.interval
-    assert 0.5 < low < result.score.overall < high < 1.0
-    for task, (low, high) in result.score.task_intervals.items():
-        assert 0 < low < result.score.tasks[task] < high <= 1
+    [result] = evaluate_scenes(pipe, **QUICK | dict(images=60))
+    low, high = result.row["interval"]
+    assert 0.5 < low < result.row["overall"] < high < 1.0
+    for task, (low, high) in result.row["task_intervals"].items():
+        assert 0 < low < result.row["tasks"][task] < high <= 1
 
 
 # Prompts, noise and batches.
 
 
-def test_the_batch_never_changes_a_picture(release, adapter):
+def test_the_batch_never_changes_a_picture(adapter, tmp_path):
     pipe = rti.Pipeline.from_pretrained(adapter)
     options = QUICK | dict(images=7, budgets=[8])
-    [together] = evaluate_scenes(pipe, **options)
-    for batch in (1, 3, 7):
-        [apart] = evaluate_scenes(pipe, **options, batch=batch)
-        torch.testing.assert_close(apart.images, together.images, atol=1e-4, rtol=0)
-        assert apart.score.correct.tolist() == together.score.correct.tolist()
+    [together] = evaluate_scenes(pipe, **options, output=tmp_path / "together")
+    for batch in (1, 3):
+        [apart] = evaluate_scenes(pipe, **options, batch=batch, output=tmp_path / str(batch))
+        torch.testing.assert_close(pictures_of(apart), pictures_of(together), atol=STEP, rtol=0)
+        assert apart.score.pictures == together.score.pictures
 
 
-def test_fewer_pictures_are_the_first_of_more(release):
+def test_pictures_are_those_of_the_pipeline_fewer_are_the_first_of_more_and_another_seed_gives_others(
+    release, tmp_path
+):
     pipe = rti.Pipeline.from_pretrained(release)
-    [more] = evaluate_scenes(pipe, **QUICK | dict(images=9))
-    [fewer] = evaluate_scenes(pipe, **QUICK | dict(images=6))
-    torch.testing.assert_close(fewer.images, more.images[:6], atol=1e-4, rtol=0)
-    assert fewer.score.scenes == more.score.scenes[:6]
-
-
-def test_pictures_are_those_of_the_pipeline_and_another_seed_gives_others(release):
-    pipe = rti.Pipeline.from_pretrained(release)
-    [result] = evaluate_scenes(pipe, **QUICK, guidance=1.5)
+    [result] = evaluate_scenes(pipe, **QUICK, guidance=1.5, output=tmp_path / "a")
     expected = pipe(
-        result.score.scenes[4].caption,
+        result.folder.entries[4].prompt,
         generator=picture_generator(3, 4),
         num_inference_steps=2,
         guidance_scale=1.5,
         output_type="pt",
         progress=False,
     ).images
-    torch.testing.assert_close(result.images[4:5], 2 * expected - 1, atol=1e-4, rtol=0)
-    [other] = evaluate_scenes(pipe, **QUICK | dict(seed=4, guidance=1.5))
-    assert other.score.scenes != result.score.scenes
-    assert (other.images - result.images).abs().mean() > 0.05
+    pictures = pictures_of(result)
+    torch.testing.assert_close(pictures[4:5], 2 * expected - 1, atol=STEP, rtol=0)
+    [fewer] = evaluate_scenes(pipe, **QUICK | dict(images=6), guidance=1.5, output=tmp_path / "b")
+    torch.testing.assert_close(pictures_of(fewer), pictures[:6], atol=STEP, rtol=0)
+    assert fewer.folder.entries == result.folder.entries[:6]
+    [other] = evaluate_scenes(pipe, **QUICK | dict(seed=4), guidance=1.5, output=tmp_path / "c")
+    assert other.folder.entries != result.folder.entries
+    assert (pictures_of(other) - pictures).abs().mean() > 0.05
 
 
 def test_no_two_pictures_share_their_noise():
@@ -169,8 +170,8 @@ def test_no_two_pictures_share_their_noise():
 # Budgets.
 
 
-def test_budgets_share_prompts_and_noise_and_are_compared_with_dense_in_pairs(backbone, painter, monkeypatch):
-    model = rti.attach(backbone, CONFIG)
+def test_budgets_share_prompts_and_noise_and_are_compared_with_dense_in_pairs(pipe, painter, monkeypatch):
+    pipe = rti.Pipeline(rti.attach(pipe.backbone, CONFIG), spell)
     seen = []
     elastic = painter.paint(wrong=["position"])
     monkeypatch.setattr(rti.Backbone, "forward", painter.paint(wrong=["counting"]))
@@ -179,49 +180,41 @@ def test_budgets_share_prompts_and_noise_and_are_compared_with_dense_in_pairs(ba
         "forward",
         lambda self, x, *args, **kw: seen.append((x, self.fused)) or elastic(self, x, *args, **kw),
     )
-    results = evaluate_scenes(model, spell, budgets=[16, None, 0.5], **QUICK, batch=18)
-    assert [result.budget for result in results] == [16, None, 32]
-    assert [result.name for result in results] == [16, "dense", 32]
+    results = evaluate_scenes(pipe, [16, None, 0.5, 0.25], **QUICK, batch=18)
+    assert [result.name for result in results] == [16, "dense", 32]  # one given in two ways is drawn once
     assert [call.budget for call in painter.calls] == [16, 16, None, None, 32, 32]  # as asked for, two steps each
     assert torch.equal(seen[0][0], seen[2][0])
     assert all(merged for _, merged in seen)  # for speed
     dense = results[1]
-    assert dense.score.tasks["counting"] == 0.0
-    assert dense.difference is None
+    assert dense.row["tasks"]["counting"] == 0.0
+    assert "difference_to_dense" not in dense.row
     for result in (results[0], results[2]):
-        assert result.score.scenes == dense.score.scenes
-        assert result.difference.tasks == dict.fromkeys(scenes.TASKS, 0.0) | {"position": -1.0, "counting": 1.0}
-        assert result.difference.overall == 0.0
-        assert result.difference.interval is None  # within a task no two pictures differ
-    assert evaluate_scenes(model, spell, budgets=[16], **QUICK)[0].difference is None
+        assert result.folder.entries == dense.folder.entries
+        difference = result.row["difference_to_dense"]
+        assert difference["tasks"] == dict.fromkeys(scenes.TASKS, 0.0) | {"position": -1.0, "counting": 1.0}
+        assert difference["overall"] == 0.0
+        assert difference["interval"] is None  # within a task no two pictures differ
+    assert "difference_to_dense" not in evaluate_scenes(pipe, [16], **QUICK)[0].row
 
 
-def test_dense_is_the_frozen_backbone_without_the_adapter(release, adapter):
-    [plain] = evaluate_scenes(rti.Pipeline.from_pretrained(release), **QUICK)
-    full, dense = evaluate_scenes(rti.Pipeline.from_pretrained(adapter), budgets=[64, None], **QUICK)
-    torch.testing.assert_close(dense.images, plain.images, atol=1e-4, rtol=0)
-    assert (full.images - plain.images).abs().mean() > 1e-3  # every patch a region, but the LoRA at work
+def test_dense_is_the_frozen_backbone_without_the_adapter(release, adapter, tmp_path):
+    [plain] = evaluate_scenes(rti.Pipeline.from_pretrained(release), **QUICK, output=tmp_path / "a")
+    full, dense = evaluate_scenes(rti.Pipeline.from_pretrained(adapter), [64, None], **QUICK, output=tmp_path / "b")
+    torch.testing.assert_close(pictures_of(dense), pictures_of(plain), atol=STEP, rtol=0)
+    # Every patch a region, but the LoRA at work.
+    assert (pictures_of(full) - pictures_of(plain)).abs().mean() > 1e-3
 
 
 @pytest.mark.parametrize("merged", [False, True])
 def test_a_model_is_left_as_it_was(adapter, merged):
-    model = rti.load(adapter)
-    if merged:
-        model.fuse()
-    before = snapshot(model)
-    with torch.no_grad():
-        encoder = WordEncoder(12)
-    evaluate_scenes(model, encoder, budgets=[8, None], **QUICK | dict(images=6))
-    assert model.fused == merged
-    assert_same_state(model, before)
+    pipe = rti.Pipeline.from_pretrained(adapter, fuse=merged)
+    before = snapshot(pipe.model)
+    evaluate_scenes(pipe, [8, None], **QUICK | dict(images=6))
+    assert pipe.elastic.fused == merged
+    assert_same_state(pipe.model, before)
 
 
-def test_one_budget_given_in_two_ways_is_drawn_once(adapter):
-    results = evaluate_scenes(rti.Pipeline.from_pretrained(adapter), budgets=[16, 0.25], **QUICK | dict(images=6))
-    assert [result.budget for result in results] == [16]
-
-
-def test_what_cannot_be_evaluated_is_refused_before_the_first_picture(backbone, monkeypatch):
+def test_what_cannot_be_evaluated_is_refused_before_the_first_picture(pipe, monkeypatch):
     monkeypatch.setattr(rti.Backbone, "forward", lambda *_: pytest.fail("it drew before it looked"))
     for change, fragments in (
         (dict(budgets=[16]), ("16", "adapter")),
@@ -233,17 +226,22 @@ def test_what_cannot_be_evaluated_is_refused_before_the_first_picture(backbone, 
         (dict(split="test"), ("split", "test", "held-out")),
     ):
         with refused(*fragments):
-            evaluate_scenes(backbone, spell, **QUICK | change)
+            evaluate_scenes(pipe, **QUICK | change)
     with refused("100", "64"):
-        evaluate_scenes(rti.attach(backbone, CONFIG), spell, **QUICK, budgets=[100])
+        evaluate_scenes(rti.Pipeline(rti.attach(pipe.backbone, CONFIG), spell), [None, 100], **QUICK)
     with refused("text encoder"):
-        evaluate_scenes(make_backbone("minit2i", **TEXT), **QUICK)
-    with refused("text_encoder", "pipeline"):
-        evaluate_scenes(rti.Pipeline(make_backbone("minit2i", **TEXT), spell), spell, **QUICK)
+        evaluate_scenes(rti.Pipeline(make_backbone("minit2i", **TEXT)), **QUICK)
     with refused("56 classes", "10"):
-        evaluate_scenes(make_backbone("jit"), **QUICK)
+        evaluate_scenes(rti.Pipeline(make_backbone("jit")), **QUICK)
     with refused("32 x 64"):
-        evaluate_scenes(make_backbone("minit2i", **TEXT, image_size=[32, 64]), spell, **QUICK)
+        evaluate_scenes(rti.Pipeline(make_backbone("minit2i", **TEXT, image_size=[32, 64]), spell), **QUICK)
+
+
+def test_without_scipy_the_error_says_what_to_install_before_the_first_picture(pipe, monkeypatch):
+    monkeypatch.setattr(rti.Backbone, "forward", lambda *_: pytest.fail("it drew before it looked"))
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with refused("scipy", "region-tokens[eval]"):
+        evaluate_scenes(pipe, **QUICK)
 
 
 def test_a_class_conditional_model_draws_the_classes(monkeypatch):
@@ -255,9 +253,9 @@ def test_a_class_conditional_model_draws_the_classes(monkeypatch):
         return torch.from_numpy(scenes.render(wanted, np.random.default_rng(0), 32))
 
     monkeypatch.setattr(rti.Backbone, "forward", paint)
-    [result] = evaluate_scenes(backbone, **QUICK | {"images": 56}, guidance=1.0)
-    assert result.score.tasks == {"colors": pytest.approx(48 / 56)}  # all but the moons
-    assert result.score.overall == pytest.approx(48 / 56)
+    [result] = evaluate_scenes(rti.Pipeline(backbone), **QUICK | {"images": 56}, guidance=1.0)
+    assert result.row["tasks"] == {"colors": pytest.approx(48 / 56)}  # all but the moons
+    assert result.row["overall"] == pytest.approx(48 / 56)
 
 
 # The command.
@@ -308,7 +306,7 @@ def test_several_budgets_are_rows_and_the_first_is_on_top(capsys, release, adapt
     assert code == 0
     for text in ("16", "dense", "32", "single", "counting", "Overall minus dense"):
         assert text in out
-    assert "36/36" in err  # the bar counts pictures, all budgets together
+    assert all(f"{title}: 100%" in err for title in ("R = 16", "dense", "R = 32"))
 
 
 def test_the_default_budgets_are_dense_and_with_an_adapter_a_quarter(capsys, release, adapter):
@@ -322,7 +320,7 @@ def test_pictures_and_verdicts_are_written(capsys, release, painter, tmp_path, m
     values = run_json(
         capsys, release, "--images", 18, "--seed", 3, "--steps", 1, "--guidance", 1, "-o", tmp_path / "new"
     )
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["dense.png", "results.json"]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["dense", "dense.png", "results.json"]
     results = json.loads((tmp_path / "new" / "results.json").read_text())
     assert {key: results[key] for key in values} == values
     pictures = results["pictures"]
@@ -335,92 +333,96 @@ def test_pictures_and_verdicts_are_written(capsys, release, painter, tmp_path, m
     assert {(0, 128, 60), (200, 30, 30)} <= colours
 
 
-def test_rows_drawn_apart_are_put_together_without_drawing_again(capsys, release, adapter, tmp_path, monkeypatch):
+@pytest.fixture
+def drawn(monkeypatch):
+    """A list with an entry for every batch that is drawn."""
+    plain, batches = rti.pipeline.sample, []
+    monkeypatch.setattr("rti.pipeline.sample", lambda *given, **named: batches.append(1) or plain(*given, **named))
+    return batches
+
+
+def alike(rows):
+    return [row | {"seconds": 0} for row in rows]
+
+
+def test_budgets_drawn_apart_are_put_together_without_drawing_again(capsys, release, adapter, tmp_path, drawn):
     arguments = (release, "--adapter", adapter, "--seed", 5, *SMALL)
     together = run_json(capsys, *arguments, "--budget", "dense,16")
-    # Dense has no adapter; more pictures begin with the fewer.
-    run(capsys, release, "--seed", 5, "--images", 18, "--steps", 1, "--budget", "dense", "-o", tmp_path / "dense")
-    run(capsys, *arguments, "--budget", "16", "-o", tmp_path / "16")
-    folders = ("--reuse", tmp_path / "dense", "--reuse", tmp_path / "16")
-    drawn = []
-    plain = rti.pipeline.sample
-    monkeypatch.setattr("rti.pipeline.sample", lambda *given, **named: drawn.append(1) or plain(*given, **named))
-    values = run_json(capsys, *arguments, "--budget", "dense,16", *folders, "-o", tmp_path / "both")
+    run(capsys, *arguments, "--budget", "dense", "-o", tmp_path / "out")
+    with pytest.raises(SystemExit):  # the same folder, by rti generate
+        generate = ("generate", release, "--adapter", adapter, "--prompts", "scenes", "--count", 12, "--seed", 5)
+        main([*map(str, generate), "--steps", "1", "--budget", "16", "-o", str(tmp_path / "out" / "16")])
+    drawn.clear()
+    values = run_json(capsys, *arguments, "--budget", "dense,16", "-o", tmp_path / "out")
     assert not drawn
-    for row, expected in zip(values["rows"], together["rows"], strict=True):
-        assert row | {"seconds": 0} == expected | {"seconds": 0, "reused": True}
-    assert [path.name for path in (tmp_path / "both").iterdir()] == ["results.json"]
-    # What was drawn in another way is drawn again, and so are the pictures of other weights.
-    changes = {("--seed", 6): "seed is 5 there and 6 here", ("--steps", 2): "steps is 1 there and 2 here"}
-    changes |= {("--guidance", 1.5): "guidance", ("--held-out",): "split", ("--images", 24): "18 pictures"}
+    assert alike(values["rows"]) == alike(together["rows"])
+    assert all(row["seconds"] > 0 for row in values["rows"])
+    # What was drawn in another way, or with other weights, is no part of it.
+    changes = {("--seed", 6): "seed 5 there, 6 now", ("--steps", 2): "steps 1 there, 2 now"}
+    changes |= {("--guidance", 1.5): "guidance", ("--held-out",): "prompts.sha256", ("--images", 24): "prompts.count"}
     for change, said in changes.items():
-        drawn.clear()
-        _, _, err = run(capsys, *arguments, "--budget", "dense", *change, *folders)
-        assert drawn
-        assert f"nothing of {tmp_path / 'dense'} was reused" in err
-        assert said in err
-        assert f"nothing of {tmp_path / '16'} was reused: it has none of these budgets" in err
-    for number, different in enumerate(({"seed": 1}, {"noise_scale": 1.5}, {"cfg_interval": (0.5, 1.0)})):
-        drawn.clear()
-        other = save_scenes_model(tmp_path / f"other{number}", **TEXT | dict(guidance_scale=2.0) | different)
-        _, _, err = run(capsys, other, "--seed", 5, *SMALL, "--budget", "dense", "--reuse", tmp_path / "dense")
-        assert drawn
-        assert "of another model" in err
+        code, _, err = run(capsys, *arguments, "--budget", "dense", *change, "-o", tmp_path / "out")
+        assert (code, said in err, err.count("\n")) == (2, True, 1)
+    other = shutil.copytree(adapter, tmp_path / "other")
+    config = json.loads((other / "rti_config.json").read_text())
+    (other / "rti_config.json").write_text(json.dumps(config | {"size_prior": config["size_prior"] + 1}))
+    arguments = (release, "--adapter", other, *arguments[3:])
+    code, _, err = run(capsys, *arguments, "--budget", "16", "-o", tmp_path / "out")
+    assert (code, "reduction.size_prior" in err) == (2, True)
+    assert not drawn
 
 
-def test_an_interrupted_evaluation_goes_on_where_it_stopped(capsys, release, adapter, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("different", "said"),
+    [
+        ({"seed": 1}, "weights"),
+        ({"noise_scale": 1.5}, "noise_scale 1.0 there, 1.5 now"),
+        ({"cfg_interval": (0.5, 1.0)}, "cfg_interval"),
+    ],
+)
+def test_another_model_of_the_same_name_is_refused(capsys, tmp_path, different, said):
+    model = tmp_path / "model"
+    save_scenes_model(model, **TEXT)
+    assert run(capsys, model, *SMALL, "-o", tmp_path / "out")[0] == 0
+    shutil.rmtree(model)
+    save_scenes_model(model, **TEXT | different)
+    code, _, err = run(capsys, model, *SMALL, "-o", tmp_path / "out")
+    assert (code, said in err) == (2, True)
+
+
+def test_an_interrupted_evaluation_goes_on_where_it_stopped(capsys, release, adapter, tmp_path, drawn, monkeypatch):
     arguments = (release, "--adapter", adapter, "--seed", 5, *SMALL, "--batch", 4, "--budget", "dense,16")
     whole = run_json(capsys, *arguments, "-o", tmp_path / "whole")
-    drawn, plain = [], rti.pipeline.sample
+    drawn.clear()
+    counted = rti.pipeline.sample
 
     def sample(*given, **named):
         if len(drawn) == 4:
             raise KeyboardInterrupt
-        drawn.append(1)
-        return plain(*given, **named)
+        return counted(*given, **named)
 
-    monkeypatch.setattr("rti.pipeline.sample", sample)
-    code, _, _ = run(capsys, *arguments, "-o", tmp_path / "out")
-    assert code == 130
-    assert len(list((tmp_path / "out" / ".unfinished").iterdir())) == 4
-    monkeypatch.setattr("rti.pipeline.sample", lambda *given, **named: drawn.append(1) or plain(*given, **named))
-    shutil.copytree(tmp_path / "out", tmp_path / "other")
-    run(capsys, *arguments, "--guidance", 1.5, "-o", tmp_path / "other")
-    assert len(drawn) == 4 + 6  # in another way: nothing of it is taken
-    damaged = sorted((tmp_path / "out" / ".unfinished").iterdir())[0]
+    with monkeypatch.context() as patch:
+        patch.setattr("rti.pipeline.sample", sample)
+        assert run(capsys, *arguments, "-o", tmp_path / "out")[0] == 130
+    damaged = tmp_path / "out" / "dense" / "00002" / "samples" / "0000.png"
     damaged.write_bytes(damaged.read_bytes()[:100])
     values = run_json(capsys, *arguments, "-o", tmp_path / "out")
-    assert len(drawn) == 4 + 6 + 3  # the two that were missing, and the damaged one
-    assert [row | {"seconds": 0} for row in values["rows"]] == [row | {"seconds": 0} for row in whole["rows"]]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["16.png", "dense.png", "results.json"]
+    assert len(drawn) == 4 + 3  # the two that were missing, and the damaged one
+    assert alike(values["rows"]) == alike(whole["rows"])
     for name in ("16.png", "dense.png"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_an_adapter_with_another_setting_is_another_model(capsys, release, adapter, tmp_path):
-    arguments = (release, "--seed", 5, *SMALL, "--budget", "16")
-    run(capsys, *arguments, "--adapter", adapter, "-o", tmp_path / "16")
-    other = shutil.copytree(adapter, tmp_path / "other")
-    config = json.loads((other / "rti_config.json").read_text())
-    (other / "rti_config.json").write_text(json.dumps(config | {"size_prior": config["size_prior"] + 1}))
-    row = run_json(capsys, *arguments, "--adapter", adapter, "--reuse", tmp_path / "16")["rows"][0]
-    assert row["reused"]
-    row = run_json(capsys, *arguments, "--adapter", other, "--reuse", tmp_path / "16")["rows"][0]
-    assert "reused" not in row
+def test_what_is_gone_says_what_takes_its_place(capsys, release, tmp_path):
+    code, _, err = run(capsys, release, *SMALL, "--reuse", tmp_path)
+    assert code == 0
+    assert "warning: --reuse is gone: the same --output goes on" in err
 
 
 def test_a_model_merged_for_good_can_be_evaluated(release, adapter):
     pipe = rti.Pipeline.from_pretrained(release, adapter=adapter)
     pipe.elastic.fuse(keep=False)
-    assert len(evaluate_scenes(pipe, budgets=[16], images=6, steps=1, progress=False)) == 1
-
-
-@pytest.mark.parametrize("values", [{"rows": [{}], "pictures": []}, {"rows": []}, [], {"rows": 3, "pictures": 4}])
-def test_results_that_are_none_are_refused_before_the_model_is_loaded(capsys, tmp_path, values):
-    (tmp_path / "results.json").write_text(json.dumps(values))
-    code, _, err = run(capsys, "nowhere", "--reuse", tmp_path)
-    assert (code, err.count("\n")) == (2, 1)
-    assert "holds no results" in err
+    assert len(evaluate_scenes(pipe, [16], images=6, steps=1, progress=False)) == 1
 
 
 BAD_INPUT = {
@@ -437,7 +439,6 @@ BAD_INPUT = {
     "an unknown device": (("RELEASE", "--device", "quantum"), "quantum"),
     "an adapter that is none": (("RELEASE", "--adapter", DATA), "rti_config.json"),
     "an output in the way": (("RELEASE", "--output", DATA / "jit-tiny" / "config.json"), "config.json"),
-    "nothing to reuse": (("RELEASE", "--reuse", "elsewhere"), "elsewhere"),
     "no model": ((), "model"),
 }
 

@@ -1,13 +1,24 @@
 """Fréchet distance and Inception Score: closed forms, scipy, few samples; and the files features come from."""
 
+import sys
+from types import ModuleType
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from safetensors.numpy import save_file
 
-from rti.lab.pictures.scorers.features import extract, pictures_in, read_features, read_statistics, save
-from rti.lab.pictures.scorers.frechet import Statistics, frechet_distance, inception_score
+from rti.lab.pictures.scorers.fid import (
+    Statistics,
+    extract,
+    frechet_distance,
+    inception_score,
+    pictures_in,
+    read_features,
+    read_statistics,
+    save_features,
+)
 from tiny import refused
 
 scipy_linalg = pytest.importorskip("scipy.linalg")
@@ -129,21 +140,21 @@ def plain_inception_score(logits, splits=10, seed=2020):
 def test_the_score_is_scipys_also_with_fewer_pictures_than_classes(count, classes, splits):
     logits = 3 * np.random.default_rng(count).normal(size=(count, classes))
     result = inception_score(logits, splits)
-    assert tuple(result) == pytest.approx(plain_inception_score(logits, splits), abs=1e-6)
+    assert result == pytest.approx(plain_inception_score(logits, splits), abs=1e-6)
 
 
 def test_closed_forms_of_the_score():
     # All alike: 1. Sure and evenly spread over ten classes, in one split: 10.
-    assert inception_score(np.tile(np.arange(7.0), (40, 1))).mean == pytest.approx(1, abs=1e-9)
+    assert inception_score(np.tile(np.arange(7.0), (40, 1)))[0] == pytest.approx(1, abs=1e-9)
     sure = 1000 * np.eye(10)[np.arange(50) % 10]
     assert inception_score(sure, splits=1) == pytest.approx((10, 0), abs=1e-6)
     # Two classes, with probability q for the one that is right: exp(log 2 - H(q)).
     q = 0.8
     logits = np.log(np.where(np.eye(2)[np.arange(20) % 2] > 0, q, 1 - q))
     expected = np.exp(np.log(2) + q * np.log(q) + (1 - q) * np.log(1 - q))
-    assert inception_score(logits, splits=1).mean == pytest.approx(expected, abs=1e-9)
+    assert inception_score(logits, splits=1)[0] == pytest.approx(expected, abs=1e-9)
     # Logits are known up to a constant.
-    assert inception_score(logits + 500, splits=1).mean == pytest.approx(expected, abs=1e-9)
+    assert inception_score(logits + 500, splits=1)[0] == pytest.approx(expected, abs=1e-9)
     with refused("11 splits", "10"):
         inception_score(np.ones((10, 3)), splits=11)
 
@@ -159,7 +170,7 @@ def test_features_come_from_any_file(tmp_path):
     save_file({"features": x}, tmp_path / "safe.safetensors")
     torch.save(torch.from_numpy(x), tmp_path / "tensor.pt")
     torch.save({"features": torch.from_numpy(x)}, tmp_path / "dict.pt")
-    save(tmp_path / "new" / "ours.npz", x)
+    save_features(tmp_path / "new" / "ours.npz", x)
     for name in ("named.npz", "only.npz", "plain.npy", "safe.safetensors", "tensor.pt", "dict.pt", "new/ours.npz"):
         assert np.array_equal(read_features(tmp_path / name), x.astype(np.float64)), name
 
@@ -200,31 +211,16 @@ def test_pictures_of_a_folder_are_found_in_order_without_hidden_ones(tmp_path):
         pictures_in(tmp_path / "empty")
 
 
-def test_without_the_packages_the_error_says_what_to_do(tmp_path, monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "cleanfid", None)
+def test_without_the_package_the_error_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_fidelity", None)
     Image.new("RGB", (4, 4)).save(tmp_path / "0.png")
-    files = pictures_in(tmp_path)
-    for name, logits in (("clean-fid", False), ("torch-fidelity", True)):
-        with refused(name, "region-tokens[fid]", "--features"):
-            extract(files, name, logits, 8, "cpu")
-    with refused("no logits"):
-        extract(files, "clean-fid", True, 8, "cpu")
-    with refused("resnet", "clean-fid, torch-fidelity"):
-        extract(files, "resnet", False, 8, "cpu")
-
-
-def mean_colours(pixels):
-    return pixels.double().mean(dim=(2, 3)).float()
+    with refused("torch-fidelity", "region-tokens[fid]", "--features"):
+        extract(pictures_in(tmp_path), True, 8, "cpu")
 
 
 @pytest.fixture
-def packages(monkeypatch):
-    """Stand-ins for the two packages with a network of ours: what is asked of them, and in which order."""
-    import sys
-    from types import ModuleType
+def torch_fidelity(monkeypatch):
+    """A stand-in for the package with a network of ours, the mean colours: what is asked of it, and in which order."""
 
     class Extractor(torch.nn.Module):
         def __init__(self, layer):
@@ -233,30 +229,20 @@ def packages(monkeypatch):
 
         def forward(self, pixels):
             assert pixels.dtype == torch.uint8 and pixels.shape[1] == 3
-            return (self.scale * mean_colours(pixels),)
+            return (self.scale * pixels.double().mean(dim=(2, 3)).float(),)
 
     def create_feature_extractor(name, list_features, cuda=True, **_):
         assert name == "inception-v3-compat" and not cuda
         return Extractor(*list_features)
 
-    def get_files_features(l_files, model=None, num_workers=12, batch_size=128, device=None, mode="clean"):
-        assert mode == "clean"
-        pixels = [torch.from_numpy(np.array(Image.open(file))).permute(2, 0, 1)[None] for file in l_files]
-        return torch.cat([model(one) for one in pixels]).numpy()
-
-    def add(name, **functions):
-        module = ModuleType(name)
-        vars(module).update(functions)
-        monkeypatch.setitem(sys.modules, name, module)
-
-    add("torch_fidelity"), add("torch_fidelity.utils", create_feature_extractor=create_feature_extractor)
-    add("cleanfid"), add("cleanfid.fid", get_files_features=get_files_features)
-    build = lambda mode, device, use_dataparallel: mean_colours  # noqa: E731
-    add("cleanfid.features", build_feature_extractor=build)
+    utils = ModuleType("torch_fidelity.utils")
+    utils.create_feature_extractor = create_feature_extractor
+    monkeypatch.setitem(sys.modules, "torch_fidelity", ModuleType("torch_fidelity"))
+    monkeypatch.setitem(sys.modules, "torch_fidelity.utils", utils)
 
 
 @pytest.mark.parametrize("sizes", [[(4, 6)] * 5, [(4, 6), (5, 5), (4, 6), (8, 3), (2, 2)]])
-def test_extractors_see_every_picture_in_order_whatever_the_batch_and_the_sizes(packages, tmp_path, sizes):
+def test_the_extractor_sees_every_picture_in_order_whatever_the_batch_and_the_sizes(torch_fidelity, tmp_path, sizes):
     rng = np.random.default_rng(0)
     expected = []
     for index, size in enumerate(sizes):
@@ -264,10 +250,6 @@ def test_extractors_see_every_picture_in_order_whatever_the_batch_and_the_sizes(
         Image.fromarray(pixels).save(tmp_path / f"{index}.png")
         expected.append(pixels.mean(axis=(0, 1)))
     files = pictures_in(tmp_path)
-    for extractor, logits, scale in (
-        ("clean-fid", False, 1),
-        ("torch-fidelity", False, 1),
-        ("torch-fidelity", True, 2),
-    ):
-        found = extract(files, extractor, logits, 2, "cpu")
+    for logits, scale in ((False, 1), (True, 2)):
+        found = extract(files, logits, 2, "cpu")
         assert np.allclose(found, scale * np.array(expected), atol=1e-3)

@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rti.lab.pictures.frontier import frontier_figure, steps_figure
+from rti.lab.pictures.frontier import frontier_figure
 from rti.lab.pictures.scored_runs import add_speedups, read_runs
 from rti.lab.plots import COLOURS, GREY
 from rti.lab.probes import paper
-from rti.lab.probes.profiles import profiles, profiles_figure
-from rti.lab.probes.walks import walks, walks_figure
+from rti.lab.probes.figures import profiles, profiles_figure, walks, walks_figure
 from test_cli import run, run_json
 from test_compare import make_run
 from tiny import refused
@@ -190,9 +189,8 @@ def test_what_rti_compare_prints_is_drawn_as_its_folders_are(tmp_path, rows, cap
     (tmp_path / "compare.json").write_text(json.dumps(values))
     drawn = [add_speedups(read_runs(some)) for some in (rows, [str(tmp_path / "compare.json")])]
     for one, other in zip(*drawn, strict=True):
-        assert {key: one[key] for key in one if key != "differences"} == {
-            key: other[key] for key in other if key != "differences"
-        }
+        assert one == {key: other[key] for key in one}
+        assert other.keys() - one.keys() == {"differences", "also"}
 
 
 # Steps against tokens.
@@ -207,7 +205,7 @@ def test_the_cost_sweep_is_each_score_against_the_seconds_of_a_picture(tmp_path,
     output = tmp_path / "steps.png"
     run_json(capsys, "figure", "steps", *rows, "-o", output)
     assert output.is_file()
-    (axes,) = steps_figure(json.loads(output.with_suffix(".json").read_text())["rows"], ["geneval"]).axes
+    (axes,) = frontier_figure(json.loads(output.with_suffix(".json").read_text())["rows"], ["geneval"], "seconds").axes
     assert lines_of(axes) == {
         "dense (frozen)": near([(1.8, 65.9), (2.8, 80.5), (11.2, 87.6)]),  # from few steps to many
         "region, R = 64": near([(1.8, 82.7), (11.2, 86.3)]),
@@ -278,14 +276,14 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, rows):
     with refused("was not timed", "--against tokens"):
         untimed = scored(tmp_path / "untimed", None, {"geneval": 0.5}, REGION, 32)
         add_speedups(read_runs([dense, str(untimed)]))
-    with refused("against 'fast'", "measured, flops, tokens, budget"):
+    with refused("against 'fast'", "measured, flops, tokens, budget, seconds"):
         add_speedups(read_runs([dense, r64]), "fast")
     with refused("metric 'ssim'", "geneval"):
         frontier_figure(add_speedups(read_runs([dense, r64])), ["ssim"])
     with refused("no run has a score of fid"):
         frontier_figure(add_speedups(read_runs([dense, r64])), ["fid"])
     with refused("all runs have 25 steps"):
-        steps_figure(read_runs([dense, r64]), ["geneval"])
+        add_speedups(read_runs([dense, r64]), "seconds")
     few = make_run(tmp_path / "few", np.full((3, 1), 0.5), budget=32, reduction=REGION)
     with refused("6 and 3 pictures", "geneval"):
         read_runs([dense, str(few)])

@@ -8,13 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
-from rti.lab.judge import relative_positions
+from rti.lab.judge import judge, relative_positions
 from rti.lab.pictures.folder import Entry
-from rti.lab.pictures.prompts.sources import read_geneval
+from rti.lab.pictures.prompts import read_geneval
 from rti.lab.pictures.scorers.clip import Clip
-from rti.lab.pictures.scorers.colours import COLOURS, ColourNames, cut_out
-from rti.lab.pictures.scorers.detector import GenEvalDetector, Mask2Former, detections
-from rti.lab.pictures.scorers.geneval import CLASSES, Found, GenEvalScorer, SceneDetector, Wanted, judge_picture, select
+from rti.lab.pictures.scorers.detector import COLOURS, ColourNames, GenEvalDetector, Mask2Former, cut_out, detections
+from rti.lab.pictures.scorers.geneval import CLASSES, Found, GenEvalScorer, SceneDetector, Wanted, select
 from rti.lab.pictures.scorers.results import summary
 from scorer_models import LINES, save_clip, save_mask2former
 from tiny import refused
@@ -28,6 +27,10 @@ def found(name, x=50.0, y=50.0, side=10.0, score=0.95, colour=None):
     half = side / 2
     look = None if colour is None else (lambda _: colour)
     return Found(name, score, (x - half, y - half, x + half, y + half), look=look)
+
+
+def judge_picture(wanted, objects):
+    return judge(wanted, select(objects, wanted.tag))
 
 
 def need(name, count=1, **more):

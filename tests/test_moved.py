@@ -31,3 +31,8 @@ def test_merging_a_lora_is_now_fusing_it():
             assert model.merge() is model and model.fused
         with pytest.warns(FutureWarning, match="unfuse"):
             assert not model.unmerge().fused
+
+
+def test_a_pipeline_fuses_under_the_old_name_too():
+    with pytest.warns(FutureWarning, match="fuse="):
+        assert not rti.Pipeline.from_pretrained("scenes", merge=False).elastic.fused

@@ -11,12 +11,11 @@ from rti.flow import draw_noise, picture_generator
 from rti.lab.probes import measures
 from rti.lab.probes.groupings import Row, grouping_rows, order_rows, probe_groupings
 from rti.lab.probes.photograph import cut_photograph, load_photograph
-from rti.lab.probes.pictures import probe_lorenz
 from rti.lab.probes.records import Journal, read_data, rounded
-from rti.lab.probes.redundancy import KINDS, probe_redundancy, propose_core
+from rti.lab.probes.redundancy import KINDS, probe_lorenz, probe_redundancy, propose_core
 from rti.lab.probes.routing import probe_routing
-from rti.lab.probes.subjects import read_prompts, spread_labels, subjects_of, template_prompts
-from rti.lab.probes.trajectory import RegionsHook, Run, TrunkHook, fingerprint, middle, spread_steps
+from rti.lab.probes.subjects import spread_labels, subjects_of, template_prompts
+from rti.lab.probes.trajectory import Run, fingerprint, spread_steps
 from rti.method.order import order
 from rti.method.partition import partition
 from rti.method.reductions import Reduction
@@ -68,7 +67,8 @@ def test_the_watched_steps_are_the_papers():
     assert spread_steps(2, 8) == [1]
     assert spread_steps(1, 3) == [0]
     assert spread_steps(5, 99) == [1, 2, 3]
-    assert middle([0.1, 0.4, 0.6, 0.9]) == 2
+    assert make_run(make_pipe("jit"), steps=10, watched=4).times == [0.1, 0.3, 0.6, 0.8]
+    assert make_run(make_pipe("jit"), steps=10, watched=4).middle == 2
 
 
 @torch.no_grad()
@@ -76,7 +76,7 @@ def test_a_hook_changes_no_picture_and_leaves_no_trace(family):
     """Block by block is the same as all at once, also for Heun, which evaluates twice a step."""
     pipe = make_pipe(family)
     run, seen = make_run(pipe), []
-    drawn = run.follow(pipe.backbone, [0, 1], TrunkHook(pipe.backbone), seen.append)
+    drawn = run.follow([0, 1], seen.append)
     noise, condition = run.inputs([0, 1])
     assert torch.equal(drawn, sample(pipe.backbone, noise, condition, steps=5).clamp(-1, 1))
     assert [moment.place for moment in seen] == [0, 1, 2]
@@ -92,7 +92,7 @@ def test_what_the_hook_sees_is_what_the_blocks_compute(family):
     pipe = make_pipe(family)
     backbone, seen = pipe.backbone, []
     run = make_run(pipe, 2, steps=1, watched=1, guidance=1.0)
-    run.follow(backbone, [0, 1], TrunkHook(backbone), seen.append)
+    run.follow([0, 1], seen.append)
     generators = [picture_generator(7, 0), picture_generator(7, 1)]
     noise = draw_noise((3, *backbone.image_size), generators, backbone.flow.noise_scale)
     _, condition = run.inputs([0, 1])
@@ -111,7 +111,7 @@ def test_a_hook_is_gone_after_an_error(family):
         raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError):
-        make_run(pipe).follow(pipe.backbone, [0], TrunkHook(pipe.backbone), fail)
+        make_run(pipe).follow([0], fail)
     assert "run" not in vars(pipe.backbone)
 
 
@@ -119,7 +119,7 @@ def test_a_hook_is_gone_after_an_error(family):
 def test_the_regions_seen_are_those_the_model_used(family):
     pipe = make_pipe(family, cuts="merge", cuts_from="estimate")
     run, seen = make_run(pipe, steps=4, watched=4), []
-    run.follow(pipe.elastic, [0, 1], RegionsHook(pipe.elastic.reduction), seen.append, budget=10)
+    run.follow([0, 1], seen.append, budget=10)
     assert all(moment.seen[:2].unique().numel() == 10 for moment in seen)
     last, reduction = seen[-1], pipe.elastic.reduction
     _, position = order("hilbert", *pipe.backbone.grid)
@@ -365,12 +365,14 @@ def test_routing_is_what_the_regions_say(family, tmp_path):
     values = probe_routing(run, tmp_path, [0.25, 10])
     assert [row["budget"] for row in values["rows"]] == [16, 10]
     seen = []
-    run.follow(pipe.elastic, [0, 1], RegionsHook(pipe.elastic.reduction), seen.append, budget=10)
+    run.follow([0, 1], seen.append, budget=10)
     regions, detail = seen[0].seen[:2], measures.detail(seen[0].estimate, pipe.backbone.patch_size)
     row = values["rows"][1]
     assert row["entropy"] == pytest.approx([measures.size_entropy(regions).mean().item()], rel=1e-4)
     assert row["size_detail_middle"] == pytest.approx(measures.size_detail(regions, detail).mean().item(), rel=1e-3)
-    assert row["detail_ratio"] == [pytest.approx(measures.detail_ratio(regions, detail), rel=1e-3)]
+    assert row["detail_ratio"] == [
+        pytest.approx(measures.detail_ratio(measures.fine_and_coarse(regions, detail)), rel=1e-3)
+    ]
     assert row["detail_ratio"] != [None]
     assert read_data(tmp_path, "routing") == values
 
@@ -424,15 +426,18 @@ def test_fewer_subjects_are_the_first_of_more(tmp_path):
     assert spread_labels(3, 1000) == spread_labels(64, 1000)[:3]
     file = tmp_path / "prompts.txt"
     file.write_text("one\n\n two \nthree\n")
-    assert read_prompts(file, 2) == ["one", "two"]
+    pipe = make_pipe("minit2i")
+    assert subjects_of(pipe, 2, file=file) == ["one", "two"]
     with refused("4", "3"):
-        read_prompts(file, 4)
+        subjects_of(pipe, 4, file=file)
     with refused("nowhere"):
-        read_prompts(tmp_path / "nowhere", None)
-    pipe = make_pipe("jit")
+        subjects_of(pipe, 1, file=tmp_path / "nowhere")
+    file.write_text("\n\n")
+    with refused("prompts.txt", "no prompt"):
+        subjects_of(pipe, 1, file=file)
     with refused("labels"):
-        subjects_of(pipe, 2, file=file)
-    assert subjects_of(make_pipe("minit2i"), 2) == template_prompts(2)
+        subjects_of(make_pipe("jit"), 2, file=file)
+    assert subjects_of(pipe, 2) == template_prompts(2)
 
 
 def test_rounding_keeps_six_digits_of_small_numbers_too():

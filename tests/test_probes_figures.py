@@ -13,11 +13,10 @@ from rti.flow import picture_generator
 from rti.images import enlarge, to_pil
 from rti.lab.plots import COLOURS
 from rti.lab.probes import figures, paper
-from rti.lab.probes.gallery import Drawing, gallery, methods, overlay
+from rti.lab.probes.gallery import fade, gallery, glow, methods, overlay, tint_groups
 from rti.lab.probes.groupings import Row
-from rti.lab.probes.tint import fade, glow, tint_groups
 from test_cli import DATA, run, run_json
-from test_probes import Skip, Soft, make_pipe, subjects
+from test_probes import Skip, Soft, make_pipe, make_run, subjects
 from tiny import CORE, randomise_trainable, refused
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
@@ -27,7 +26,7 @@ TIMES = [0.03, 0.2, 0.5, 0.8, 0.93]
 
 
 def redundancy() -> dict:
-    by_block = {kind: list(np.linspace(0.3 + shift, 0.8, 12)) for shift, kind in enumerate_shift(figures.KIND_LABELS)}
+    by_block = {kind: list(np.linspace(0.3 + shift, 0.8, 12)) for shift, kind in enumerate_shift(figures.KINDS)}
     by_step = {kind: list(np.linspace(0.3 + shift, 0.9, len(TIMES))) for shift, kind in enumerate_shift(by_block)}
     curve = [min(1.0, (index / 100) ** 0.5) for index in range(101)]
     return {
@@ -166,12 +165,12 @@ def test_every_axis_says_what_it_shows(name):
 def test_the_lines_are_the_data():
     values = redundancy()
     _, time, depth = figures.redundancy_figure(values).axes
-    for line, kind in zip(depth.lines, figures.KIND_LABELS, strict=False):
+    for line, kind in zip(depth.lines, figures.KINDS, strict=False):
         assert line.get_ydata() == pytest.approx([100 * value for value in values["by_block"][kind]])
-    for line, kind in zip(time.lines, figures.KIND_LABELS, strict=False):
+    for line, kind in zip(time.lines, figures.KINDS, strict=False):
         assert line.get_ydata() == pytest.approx([100 * value for value in values["by_step"][kind]])
         assert list(line.get_xdata()) == TIMES
-    assert len({line.get_color() for line in time.lines}) == len(figures.KIND_LABELS)
+    assert len({line.get_color() for line in time.lines}) == len(figures.KINDS)
 
 
 def test_the_bars_are_the_data_and_a_method_without_groups_says_so():
@@ -235,20 +234,19 @@ def shown_in(figure) -> list[list[np.ndarray | None]]:
 
 def test_a_gallery_has_a_dense_row_and_a_row_for_each_budget_and_method(family):
     pipe = make_pipe(family, cuts="gaps")
-    some = subjects(family, 2)
-    figure, data = gallery({"one": pipe, "two": pipe}, some, [16, 0.5], Drawing(seed=3, steps=2))
+    run = make_run(pipe, 2, seed=3, steps=2)
+    figure, data = gallery(run, {"one": pipe, "two": pipe}, [16, 0.5])
     rows = shown_in(figure)
     assert [len(row) for row in rows] == [2] * 5
     assert data["budgets"] == [16, 32]
-    dense = Drawing(seed=3, steps=2).pictures(pipe, some, None)
-    assert np.array_equal(rows[0][1], np.asarray(dense[1]))
+    assert np.array_equal(rows[0][1], np.asarray(enlarge(to_pil(run.follow([0, 1], lambda moment: None))[1], 256)))
     assert np.array_equal(rows[1][0], rows[2][0])  # the same method twice
     assert not np.array_equal(rows[0][0], rows[1][0])
 
 
 def test_an_overlay_shows_the_regions_early_and_late_and_the_picture(family):
     pipe = make_pipe(family, cuts="merge", cuts_from="estimate")
-    figure, data = overlay(pipe, subjects(family, 2), 10, 2, Drawing(steps=6))
+    figure, data = overlay(make_run(pipe, 2, steps=6, watched=2), 10)
     rows = shown_in(figure)
     assert data["times"] == [pytest.approx(1 / 6, abs=1e-4), pytest.approx(4 / 6, abs=1e-4)]
     assert len(rows) == 3
@@ -256,14 +254,14 @@ def test_an_overlay_shows_the_regions_early_and_late_and_the_picture(family):
     assert white[0] > 100  # lines
     assert white[2] < white[0]
     with refused("adapter"):
-        overlay(make_pipe(family), subjects(family, 1), 10, 2, Drawing(steps=2))
+        overlay(make_run(make_pipe(family), 1, steps=2), 10)
 
 
 def test_methods_are_drawn_by_what_they_offer(family):
     pipe = make_pipe(family, cuts="gaps")
     config = rti.RegionConfig(core=CORE)
     rows = [Row("region", pipe.elastic.reduction), Row("soft", Soft(config)), Row("skip", Skip(config))]
-    figure, data = methods(pipe, rows, CORE, subjects(family, 1), 16, Drawing(steps=2), {})
+    figure, data = methods(make_run(pipe, 1, seed=0, steps=2), rows, CORE, 16, {})
     drawn = (
         2
         * pipe(

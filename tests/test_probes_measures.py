@@ -234,20 +234,24 @@ def test_detail_in_one_patch_is_all_in_the_first():
 # Fine and coarse, and the entropy of sizes.
 
 
+def ratio_of(groups: torch.Tensor, detail: torch.Tensor) -> float | None:
+    return measures.detail_ratio(measures.fine_and_coarse(groups, detail))
+
+
 def test_detail_ratio_by_hand():
     """Two single patches of detail 6 and 2, sixteen patches of detail 0.5, and a pair that is neither."""
     groups = groups_of([0, 1] + [2] * 16 + [3, 3])
     detail = torch.tensor([[6.0, 2.0] + [0.5] * 16 + [100.0, 100.0]])
-    assert measures.detail_ratio(groups, detail) == pytest.approx(4 / 0.5)
-    assert measures.detail_ratio(groups_of([0] * 15 + [1]), torch.ones(1, 16)) is None  # 15 patches are not coarse
-    assert measures.detail_ratio(groups_of([0] * 16), torch.ones(1, 16)) is None  # no region of one patch
-    assert measures.detail_ratio(groups_of([0] * 16 + [1]), torch.tensor([[0.0] * 16 + [1.0]])) is None
+    assert ratio_of(groups, detail) == pytest.approx(4 / 0.5)
+    assert ratio_of(groups_of([0] * 15 + [1]), torch.ones(1, 16)) is None  # 15 patches are not coarse
+    assert ratio_of(groups_of([0] * 16), torch.ones(1, 16)) is None  # no region of one patch
+    assert ratio_of(groups_of([0] * 16 + [1]), torch.tensor([[0.0] * 16 + [1.0]])) is None
 
 
 def test_detail_ratio_of_several_images_is_that_of_all_their_patches():
     groups = torch.tensor([[0] * 16 + [1], [0] * 16 + [1]])
     detail = torch.tensor([[1.0] * 16 + [4.0], [3.0] * 16 + [8.0]])
-    assert measures.detail_ratio(groups, detail) == pytest.approx(6 / 2)
+    assert ratio_of(groups, detail) == pytest.approx(6 / 2)
 
 
 def test_entropy_of_sizes_by_hand():

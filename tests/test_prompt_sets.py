@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from rti.lab import scenes
-from rti.lab.pictures.prompts import files, open_prompts
-from rti.lab.pictures.prompts.sources import read_mjhq
+from rti.lab.pictures.prompts import BENCHMARKS, open_prompts, read_mjhq
 from scorer_models import LINES, write_lines
 from tiny import refused
 
@@ -53,7 +52,7 @@ def test_geneval_has_553_prompts_of_four_pictures_in_its_own_layout():
 @needs(PARTI)
 def test_the_checksums_are_those_of_the_files():
     for name, path in (("geneval", GENEVAL), ("parti", PARTI)):
-        assert files.FILES[name].sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert BENCHMARKS[name].sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_tab_separated_prompts_keep_quotes_and_odd_characters(tmp_path):
@@ -199,7 +198,8 @@ def served(tmp_path, monkeypatch):
     monkeypatch.setattr("rti.data.fetch.WEB", ("file://",))
 
     def expect(sha256):
-        monkeypatch.setitem(files.FILES, "geneval", files.BenchmarkFile(address, sha256))
+        wanted = BENCHMARKS["geneval"]._replace(address=address, sha256=sha256)
+        monkeypatch.setitem(BENCHMARKS, "geneval", wanted)
         return source
 
     return expect

@@ -8,15 +8,19 @@ import torch
 
 from rti.data import open_data
 from rti.errors import InputError
+from rti.lab.judge import judge
 from rti.lab.scenes.classes import CLASSES, class_example, class_of, class_prompts, class_scene
 from rti.lab.scenes.detect import detect
 from rti.lab.scenes.render import batch, render
-from rti.lab.scenes.score import score
 from rti.lab.scenes.source import ClassScenesSource
 from rti.lab.scenes.world import HELD_OUT_PAIRS, Thing, prompts
 from rti.text.vocabulary import COLOURS, SHAPES, TEXTURES
 
 NUMBER = len(SHAPES) * len(COLOURS)
+
+
+def verdicts(scenes, images):
+    return [judge(scene, found) for scene, found in zip(scenes, detect(images), strict=True)]
 
 
 def test_labels_are_fixed_for_good():
@@ -51,10 +55,10 @@ def test_wrong_classes():
 @pytest.mark.parametrize("size", [32, 64])
 def test_every_picture_is_judged_right(size):
     scenes = class_prompts(8 * NUMBER, 1)
-    result = score(scenes, render(scenes, np.random.default_rng(1), size), resamples=10)
-    assert result.overall == 1.0, set(result.reasons)
+    found = verdicts(scenes, render(scenes, np.random.default_rng(1), size))
+    assert all(found), {verdict.reason for verdict in found}
     pictures, scenes = zip(*(class_example(2, index, size) for index in range(4 * NUMBER)), strict=True)
-    assert score(scenes, np.stack(pictures), resamples=10).overall == 1.0
+    assert all(verdicts(scenes, np.stack(pictures)))
 
 
 def test_the_judge_asks_for_this_colour_and_shape_alone():
@@ -62,15 +66,15 @@ def test_the_judge_asks_for_this_colour_and_shape_alone():
     pictures = render(scenes, np.random.default_rng(0))
     labels = np.array([class_of(scene) for scene in scenes])
     for wrong in (labels // 8 * 8 + (labels + 1) % 8, (labels + 8) % NUMBER):  # other colour, other shape
-        assert score([class_scene(label) for label in wrong], pictures, resamples=10).overall == 0.0
+        assert not any(verdicts([class_scene(label) for label in wrong], pictures))
     counting = next(scene for scene in prompts(60, 0) if scene.task == "counting" and "star" in scene.caption)
     pair = next(scene for scene in prompts(600, 0) if scene.task == "color_attr" and scene.objects[0].shape == "star")
     for scene in (counting, pair):
         found = [f"{one.colour} {one.shape}" for one in detect(render([scene], np.random.default_rng(0)))[0]]
         asked = class_scene(CLASSES.index(f"{scene.objects[0].colour} star"))
         assert CLASSES[class_of(asked)] in found
-        result = score([asked], render([scene], np.random.default_rng(0)), resamples=10)
-        assert result.overall == 0.0 and "expected at most" in result.reasons[0]
+        [verdict] = verdicts([asked], render([scene], np.random.default_rng(0)))
+        assert not verdict and "expected at most" in verdict.reason
 
 
 def test_prompts_are_balanced_and_fixed():

@@ -20,7 +20,6 @@ from rti.lab.scenes.world import (
     Requirement,
     Scene,
     Thing,
-    held_out_combinations,
     prompts,
     sample_scenes,
 )
@@ -38,6 +37,15 @@ from rti.text.vocabulary import (
 )
 
 SINGULAR = {plural: shape for shape, plural in PLURALS.items()}
+
+
+def held_out_combinations(scene: Scene) -> tuple[tuple[str, ...], ...]:
+    """The held-out (shape, colour) pairs and (shape, relation, shape) triples of a scene; empty for training scenes."""
+    found = [pair for pair in ((thing.shape, thing.colour) for thing in scene.objects) if pair in HELD_OUT_PAIRS]
+    if scene.relation is not None:
+        triple = (scene.objects[0].shape, scene.relation, scene.objects[1].shape)
+        found += [triple] if triple in HELD_OUT_TRIPLES else []
+    return tuple(found)
 
 
 def draw(count: int, split: str = "train", seed: int = 0, **options) -> list[Scene]:
@@ -145,12 +153,12 @@ def test_prompts_are_balanced(count):
 
 def test_tasks_can_be_chosen():
     assert {scene.task for scene in draw(200, tasks=["position", "colors"])} == {"position", "colors"}
-    with pytest.raises(ValueError, match="unknown task 'colours'; allowed: single_object"):
+    with pytest.raises(ValueError, match="the tasks 'colours'; allowed: single_object"):
         draw(1, tasks=["colours"])
-    with pytest.raises(ValueError, match="no task"):
+    with pytest.raises(ValueError, match="the tasks ''"):
         draw(1, tasks=[])
     for sample in (lambda: draw(1, "test"), lambda: prompts(1, 0, "test")):
-        with pytest.raises(ValueError, match="unknown split 'test'; allowed: train, held-out, all"):
+        with pytest.raises(ValueError, match="split 'test' is unknown; allowed: train, held-out, all"):
             sample()
 
 
@@ -272,11 +280,11 @@ def test_nothing_left_or_too_much_to_encode_is_an_error():
 
 def test_scenes_reject_nonsense():
     star = Thing("star", "red")
-    with pytest.raises(ValueError, match="unknown 'hexagon'; allowed: circle"):
+    with pytest.raises(ValueError, match="shape 'hexagon' is unknown; allowed: circle"):
         Thing("hexagon", "red")
-    with pytest.raises(ValueError, match="unknown 'glossy'; allowed: plain"):
+    with pytest.raises(ValueError, match="texture 'glossy' is unknown; allowed: plain"):
         Thing("star", "red", "glossy")
-    with pytest.raises(ValueError, match="unknown task"):
+    with pytest.raises(ValueError, match="task 'colour' is unknown"):
         Scene("colour", (star,), None, "a star", ())
     with pytest.raises(ValueError, match="1 to 4 objects, got 5"):
         Scene("counting", (star,) * 5, None, "five stars", ())

@@ -9,13 +9,14 @@ from PIL import Image
 from torch.nn import functional
 
 from rti.lab.pictures.folder import Entry, PictureFolder
-from rti.lab.pictures.scorers.clip import Clip, clip_scorer, pick_scorer
+from rti.lab.pictures.scorers.clip import Clip, ClipScorer, PickScorer
 from rti.lab.pictures.scorers.imagereward import ImageReward, ImageRewardScorer, convert
-from rti.lab.pictures.scorers.pictures import clip_pixels
+from rti.lab.pictures.scorers.loading import clip_pixels
 from rti.lab.pictures.scorers.results import Score, prompt_means, score_folder
 from scorer_models import (
     PUBLISHED,
     REWARD,
+    SMALL_VISION,
     med_config,
     random_pixels,
     reward_shapes,
@@ -64,32 +65,34 @@ def plain_cosines(folder, pictures, prompts):
 
 
 def test_clip_score_equals_a_plain_reference(clip_folder, pictures):
-    scores = [row["score"] for row in clip_scorer(Clip.load(str(clip_folder)))(pictures, entries())]
+    scores = [row["score"] for row in ClipScorer.load(str(clip_folder))(pictures, entries())]
     cosines, _ = plain_cosines(clip_folder, pictures, PROMPTS)
     assert scores == pytest.approx([max(100 * value, 0.0) for value in cosines], abs=1e-3)
     assert min(scores) > 0 and len({round(score, 1) for score in scores}) == 4
 
 
 def test_clip_score_is_never_negative(clip_folder, pictures):
-    clip = Clip.load(str(clip_folder))
-    with torch.no_grad():
-        clip.model.visual_projection.weight.neg_()
-    assert [row["score"] for row in clip_scorer(clip)(pictures, entries())] == [0.0] * 4
-    assert max(row["score"] for row in pick_scorer(clip)(pictures, entries())) < 0
+    for kind, largest in ((ClipScorer, 0.0), (PickScorer, -1e-6)):
+        scorer = kind.load(str(clip_folder))
+        with torch.no_grad():
+            scorer.model.visual_projection.weight.neg_()
+        scores = [row["score"] for row in scorer(pictures, entries())]
+        assert max(scores) <= largest
+        assert min(scores) == 0 or kind is PickScorer
 
 
 def test_pick_score_equals_a_plain_reference_with_a_tokenizer_from_elsewhere(clip_folder, pictures, tmp_path):
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((clip_folder / name).read_bytes())
-    clip = Clip.load(str(tmp_path), tokenizer=str(clip_folder))
-    scores = [row["score"] for row in pick_scorer(clip)(pictures, entries())]
+    scorer = PickScorer.load(str(tmp_path), tokenizer=str(clip_folder))
+    scores = [row["score"] for row in scorer(pictures, entries())]
     cosines, scale = plain_cosines(clip_folder, pictures, PROMPTS)
     assert scale == pytest.approx(3.2)
     assert scores == pytest.approx([math.exp(3.2) * value for value in cosines], abs=1e-4)
 
 
 def test_scores_do_not_depend_on_the_batch(clip_folder, pictures):
-    scorer = pick_scorer(Clip.load(str(clip_folder)))
+    scorer = PickScorer.load(str(clip_folder))
     together = [row["score"] for row in scorer(pictures, entries())]
     apart = [scorer([picture], [entry])[0]["score"] for picture, entry in zip(pictures, entries(), strict=True)]
     assert apart == pytest.approx(together, abs=1e-4)
@@ -109,7 +112,7 @@ def test_pictures_are_prepared_as_the_librarys_processor_does(pictures):
 
 def test_labels_have_no_score_against_a_text(clip_folder, pictures):
     with refused("prompt 0", "207"):
-        clip_scorer(Clip.load(str(clip_folder)))(pictures[:1], entries([207]))
+        ClipScorer.load(str(clip_folder))(pictures[:1], entries([207]))
 
 
 def test_a_model_of_another_kind_is_refused(tmp_path, clip_folder):
@@ -125,6 +128,11 @@ def test_a_model_of_another_kind_is_refused(tmp_path, clip_folder):
 
 
 # ImageReward.
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr("rti.lab.pictures.scorers.imagereward.VISION", SMALL_VISION)
 
 
 def attend(q, k, v, heads, allowed=None):
@@ -183,7 +191,7 @@ def plain_reward(state, pixels, tokens, mask):
     return (float(z) - 0.16717362830052426) / 1.0333394966054072
 
 
-def test_the_conversion_maps_every_key_and_nothing_is_left_over():
+def test_the_conversion_maps_every_key_and_nothing_is_left_over(small):
     state = reward_state()
     converted = convert(state)
     model = ImageReward.from_state(state, med_config(), "here")
@@ -209,7 +217,7 @@ def test_the_conversion_fits_the_published_sizes():
     assert len(model.state_dict()) == len(state) - 5
 
 
-def test_a_key_that_is_unknown_or_missing_is_refused():
+def test_a_key_that_is_unknown_or_missing_is_refused(small):
     with refused("blip.visual_encoder.blocks.0.attn.rope"):
         convert(reward_state() | {"blip.visual_encoder.blocks.0.attn.rope": torch.zeros(1)})
     with refused("decoder.weight"):
@@ -222,7 +230,7 @@ def test_a_key_that_is_unknown_or_missing_is_refused():
         ImageReward.from_state({}, med_config(), "there.pt")
 
 
-def test_image_reward_equals_a_plain_reference_from_its_published_weights(tmp_path, pictures):
+def test_image_reward_equals_a_plain_reference_from_its_published_weights(small, tmp_path, pictures):
     scorer = ImageRewardScorer.load(
         str(save_image_reward(tmp_path / "model")), str(save_bert_tokenizer(tmp_path / "words"))
     )
@@ -240,7 +248,7 @@ def test_image_reward_equals_a_plain_reference_from_its_published_weights(tmp_pa
     assert max(scores) - min(scores) > 1e-3
 
 
-def test_weights_that_would_run_code_are_refused(tmp_path):
+def test_weights_that_would_run_code_are_refused(small, tmp_path):
     import pickle
 
     class Evil:
@@ -291,11 +299,10 @@ def test_a_score_is_read_back_as_it_was_written(tmp_path):
     folder = make_folder(tmp_path, [("a", None), ("b", None)])
     score = score_folder(folder, "pick", brightness, {"model": "m"}, progress=False)
     score.write(tmp_path / "scores" / "pick.json")
-    assert Score.read(tmp_path, "pick") == score
-    assert Score.read(tmp_path, "clip") is None
+    assert Score.read(tmp_path / "scores" / "pick.json") == score
     (tmp_path / "scores" / "clip.json").write_text("{}")
     with refused("clip.json"):
-        Score.read(tmp_path, "clip")
+        Score.read(tmp_path / "scores" / "clip.json")
     with refused("prompt 1"):
         prompt_means(folder.entries, score.pictures[:2])
     with refused("batch", "0"):

@@ -238,7 +238,7 @@ def test_sample_without_a_shipped_model_asks_for_one(capsys, tmp_path, monkeypat
     monkeypatch.setattr(shipped, "MODELS", tmp_path / "models")
     code, _, err = run(capsys, "sample", PROMPT)
     assert (code, err.count("\n")) == (2, 1)
-    assert "--model" in err
+    assert "'scenes' is no file, folder or preset; presets: minit2i-b16" in err
 
 
 def test_sample_refuses_unknown_words_on_one_line_with_the_vocabulary(capsys, models, tmp_path):

@@ -91,8 +91,6 @@ def test_the_last_groups_run_again_and_the_cost_counts_every_run(family, extra, 
     assert cost.tokens_per_block(backbone, reduction, 7) == [count for _, count in expected]
     by_hand = sum(backbone.block_flops(block, count) for block, count in expected)
     assert cost.reduced_flops(backbone, reduction, 7) == by_hand
-    around = 2 * (2 + extra) * 64 * backbone.hidden_size  # a score of every token for every router
-    assert cost.forward_flops(backbone, reduction, 7) == by_hand + around + backbone.outer_flops()
 
 
 @pytest.mark.parametrize("family", LONG)
@@ -212,4 +210,4 @@ def test_the_commands_know_it(capsys, tmp_path):
     expected = cost.dense_flops(backbone) / cost.reduced_flops(backbone, reduction, 8)
     assert bench["rows"][1]["analytic_speedup"] == pytest.approx(expected, abs=1e-3)
     code, _, err = run(capsys, "info", "jit-b16", "--reduction", "token-skip", "--set", "extra_groups=9")
-    assert (code, err.count("\n"), "extra_groups 9" in err) == (2, 1, True)
+    assert (code, err.count("\n"), "extra_groups must be a whole number from 0 to 4" in err) == (2, 1, True)

@@ -69,7 +69,8 @@ def test_pictures_and_uploads_are_forgotten_after_a_while(studio, tmp_path):
         assert upload(client, "a.png", b"nobody asks for it").status_code == 200
         assert page.state_holder.session_data
         wait_until(lambda: not files_in(folder))
-        wait_until(lambda: not any(session.state_data for session in page.state_holder.session_data.values()))
+        sessions = page.state_holder.session_data.values()
+        wait_until(lambda: all(value is None for session in sessions for value in session.state_data.values()))
 
 
 def test_a_request_is_no_longer_than_the_longest_prompt_needs(served):

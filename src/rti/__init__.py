@@ -16,6 +16,7 @@ _PUBLIC = {
     "load_backbone": "rti.loading",
     "Backbone": "rti.backbones",
     "RegionConfig": "rti.method.config",
+    "Budgets": "rti.method.budgets",
     "attach": "rti.elastic",
     "ElasticModel": "rti.elastic",
     "load": "rti.elastic",
@@ -29,43 +30,31 @@ _PUBLIC = {
     "PRESETS": "rti.presets",
 }
 
-__all__ = [
-    "PRESETS",
-    "Backbone",
-    "ElasticModel",
-    "InputError",
-    "Pipeline",
-    "RegionConfig",
-    "__version__",
-    "attach",
-    "euler",
-    "heun",
-    "load",
-    "load_backbone",
-    "merge_tree",
-    "order",
-    "sample",
-]
+__all__ = ["__version__", *_PUBLIC]
 
 if TYPE_CHECKING:
-    from rti.backbones import Backbone
-    from rti.elastic import ElasticModel, attach, load
-    from rti.errors import InputError
-    from rti.loading import load_backbone
-    from rti.method.config import RegionConfig
-    from rti.method.merge import merge_tree
-    from rti.method.order import order
-    from rti.pipeline import Pipeline
-    from rti.presets import PRESETS
-    from rti.sampling import euler, heun, sample
+    from rti.backbones import Backbone as Backbone
+    from rti.elastic import ElasticModel as ElasticModel
+    from rti.elastic import attach as attach
+    from rti.elastic import load as load
+    from rti.errors import InputError as InputError
+    from rti.loading import load_backbone as load_backbone
+    from rti.method.budgets import Budgets as Budgets
+    from rti.method.config import RegionConfig as RegionConfig
+    from rti.method.merge import merge_tree as merge_tree
+    from rti.method.order import order as order
+    from rti.pipeline import Pipeline as Pipeline
+    from rti.presets import PRESETS as PRESETS
+    from rti.sampling import euler as euler
+    from rti.sampling import heun as heun
+    from rti.sampling import sample as sample
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        value = getattr(importlib.import_module(_PUBLIC[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'rti' has no attribute {name!r}")
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'rti' has no attribute {name!r}")
+    globals()[name] = value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from copy import copy
 from dataclasses import asdict, dataclass
@@ -26,9 +25,11 @@ from rti.checkpoint import State, read_json, read_state, require_match
 from rti.errors import InputError
 from rti.files import in_one_line, local_path
 from rti.hub import fetch, is_repository_name
+from rti.loading import FAMILIES, build
 from rti.lora import ADAPTER
 from rti.method.config import ReductionConfig
 from rti.method.reductions import config_from_dict
+from rti.presets import is_released
 from rti.shipped import find_shipped, shipped, shipped_name
 
 if TYPE_CHECKING:
@@ -38,43 +39,31 @@ CONFIG, INTERFACE, LORA = "rti_config.json", "interface.safetensors", "adapter_m
 PEFT_PREFIX = "base_model.model."  # what PEFT puts before the names of a wrapped model
 
 
-def save(model: ElasticModel, folder: str | Path, values: dict[str, torch.Tensor] | None = None) -> None:
+def save(model: ElasticModel, folder: str | Path, values: State | None = None) -> None:
     """Write the adapter to a folder, all files or none. `values` are its tensors where they are not the model's own."""
-    folder = Path(folder)
-    backbone = model.backbone
-    card = _card(model)
-    config = model.config.to_dict() | {
-        "backbone": {
-            "family": backbone.family,
-            "source": backbone.source,
-            "sizes": asdict(backbone.config),
-        },
-        "rti_version": __version__,
-    }
+    folder, backbone = Path(folder), model.backbone
+    origin = {"family": backbone.family, "source": backbone.source, "sizes": asdict(backbone.config)}
+    config = model.config.to_dict() | {"backbone": origin, "rti_version": __version__}
+    lora = copy(backbone.peft_config[ADAPTER])
+    lora.target_modules = sorted(lora.target_modules)  # a set, in another order in every process
+    interface = model.reduction.state_dict() | (_under("reduction.", values) or {})
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+        with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder, ignore_cleanup_errors=True) as place:
+            staging = Path(place)
+            lora.save_pretrained(staging)
+            save_file(_lora_state(backbone, _under("backbone.", values)), staging / LORA, metadata={"format": "pt"})
+            save_file(_contiguous(interface), staging / INTERFACE, metadata={"format": "pt"})
+            (staging / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            (staging / "README.md").write_text(_card(model), encoding="utf-8")
+            files = list(staging.iterdir())
+            for file in files:  # look before the first one is moved: all files or none
+                if (folder / file.name).is_dir():
+                    raise IsADirectoryError(f"{file.name} there is a folder")
+            for file in files:
+                os.replace(file, folder / file.name)
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
-    try:
-        lora = copy(backbone.peft_config[ADAPTER])
-        lora.target_modules = sorted(lora.target_modules)  # a set, in another order in every process
-        lora.save_pretrained(staging)
-        save_file(_lora_state(backbone, _under("backbone.", values)), staging / LORA, metadata={"format": "pt"})
-        interface = model.reduction.state_dict() | (_under("reduction.", values) or {})
-        save_file(_contiguous(interface), staging / INTERFACE, metadata={"format": "pt"})
-        (staging / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        (staging / "README.md").write_text(card, encoding="utf-8")
-        files = list(staging.iterdir())
-        for file in files:  # look before the first one is moved: all files or none
-            if (folder / file.name).is_dir():
-                raise IsADirectoryError(f"{file.name} there is a folder")
-        for file in files:
-            os.replace(file, folder / file.name)
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -88,9 +77,17 @@ class Stored:
     @classmethod
     def open(cls, source: str | Path) -> Stored:
         """A folder, a repository on the hub, or the name of a shipped model."""
+        stored = cls.find(source)
+        if stored is None:
+            raise InputError(f"{source} holds no adapter; expected a folder or a hub repository with {CONFIG}")
+        return stored
+
+    @classmethod
+    def find(cls, source: str | Path) -> Stored | None:
+        """The same, None where it is something else: a preset, the folder of a backbone, ..."""
         path = adapter_folder(source)
         if path is None:
-            raise InputError(f"{source} holds no adapter; expected a folder or a hub repository with {CONFIG}")
+            return None
         values = read_json(path / CONFIG)
         values.pop("rti_version", None)
         origin = values.pop("backbone", None)
@@ -99,25 +96,33 @@ class Stored:
     def backbone_source(self) -> dict[str, Any]:
         """What `load_backbone` finds the backbone by. That of a shipped adapter lies beside it."""
         source = self.origin.get("source") if shipped_name(self.path) is None else {"source": str(self.path.parent)}
-        if not _is_source(source):
+        kinds = {"source": str, "size": str, "init": str, "seed": int}  # what the loader remembers
+        values = source if isinstance(source, dict) and "source" in source else {"": None}
+        if not all(isinstance(value, kinds.get(key, ())) for key, value in values.items()):
             raise InputError(f"{self.path / CONFIG} does not say where its backbone is; give it as backbone=")
         home = find_shipped(source["source"])  # a name that was stored is never a folder of the user's
         return source if home is None else source | {"source": str(home)}
+
+    def build(self) -> Backbone:
+        """Its backbone without weights, on the meta device."""
+        if self.origin.get("family") not in FAMILIES or not isinstance(self.origin.get("sizes"), dict):
+            raise InputError(f"{self.path} does not say which backbone it is for")
+        backbone, source = build(self.origin["family"], self.origin["sizes"]), self.origin.get("source")
+        backbone.source = source if isinstance(source, dict) else None
+        return backbone
 
     def check_backbone(self, backbone: torch.nn.Module) -> None:
         """Refuse a backbone of another family or other sizes."""
         inner = backbone.get_base_model() if hasattr(backbone, "get_base_model") else backbone
         if not isinstance(inner, Backbone) or not self.origin:
             return  # attach says what is wrong with it
-        path, origin, sizes = self.path, self.origin, json.loads(json.dumps(asdict(inner.config)))
-        if inner.family != origin.get("family"):
-            raise InputError(f"{path} was made for {origin.get('family')}, but the backbone is {inner.family}")
-        if not isinstance(origin.get("sizes"), dict):
-            raise InputError(f"{path / CONFIG} does not say the sizes of its backbone")
-        for name in ("hidden_size", "patch_size", "image_size", "input_size", "depth", "depth_double"):
-            theirs = origin["sizes"].get(name)
-            if name in sizes and sizes[name] != theirs:
-                raise InputError(f"{path} was made for {name} {theirs}, the backbone has {sizes[name]}")
+        if not isinstance(self.origin.get("sizes"), dict):
+            raise InputError(f"{self.path / CONFIG} does not say the sizes of its backbone")
+        given = {"family": inner.family} | json.loads(json.dumps(asdict(inner.config)))
+        stored = {"family": self.origin.get("family")} | self.origin["sizes"]
+        for name in ("family", "hidden_size", "patch_size", "image_size", "input_size", "depth", "depth_double"):
+            if name in given and given[name] != stored.get(name):
+                raise InputError(f"{self.path} was made for {name} {stored.get(name)}, the backbone has {given[name]}")
 
     def weights(self) -> tuple[State, State]:
         """LoRA and interface. A rank that is not the config's is refused before a LoRA of that rank is made."""
@@ -150,31 +155,21 @@ def load_weights(model: ElasticModel, folder: str | Path) -> None:
     stored.put(model, stored.weights())
 
 
-def _is_source(value: Any) -> bool:
-    """Whether a value is what the loader remembers of a backbone."""
-    kinds = {"source": str, "size": str, "init": str, "seed": int}
-    return (
-        isinstance(value, dict)
-        and "source" in value
-        and all(key in kinds and isinstance(entry, kinds[key]) for key, entry in value.items())
-    )
-
-
 def adapter_folder(source: str | Path) -> Path | None:
     """The local folder of an adapter, fetched from the hub where need be; None if `source` is none."""
-    path = shipped(source)
+    path, name = shipped(source), str(source)
     if path is not None and not (path / CONFIG).is_file():
         path = path / "adapter"  # a model's name also stands for its adapter
     path = path or local_path(source)
     if path.is_dir():
         return path if (path / CONFIG).is_file() else None
-    if path.exists() or not is_repository_name(str(source)):
+    if path.exists() or is_released(name) or not is_repository_name(name):
         return None
     try:
         # The one small file first: a repository of another kind may be large.
-        if not (fetch(str(source), [CONFIG]) / CONFIG).is_file():
+        if not (fetch(name, [CONFIG]) / CONFIG).is_file():
             return None
-        return fetch(str(source), [CONFIG, INTERFACE, LORA, "adapter_config.json"])
+        return fetch(name, [CONFIG, INTERFACE, LORA, "adapter_config.json"])
     except InputError:
         return None
 
@@ -191,68 +186,66 @@ def push(
         return str(api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message))
 
 
-def _lora_state(
-    backbone: Backbone, values: dict[str, torch.Tensor] | None = None, prefix: str = PEFT_PREFIX
-) -> dict[str, torch.Tensor]:
+def _lora_state(backbone: Backbone, values: State | None = None, prefix: str = PEFT_PREFIX) -> State:
     from peft import get_peft_model_state_dict
 
     state = get_peft_model_state_dict(backbone, values, adapter_name=ADAPTER, save_embedding_layers=False)
     return _contiguous({prefix + key: value for key, value in state.items()})
 
 
-def _under(prefix: str, values: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor] | None:
+def _under(prefix: str, values: State | None) -> State | None:
     """The values of one part of the model, by their names in it."""
     if values is None:
         return None
     return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
-def _contiguous(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _contiguous(state: State) -> State:
     return {key: value.detach().contiguous() for key, value in state.items()}
 
 
-def _example(backbone: Backbone) -> str:
-    """What to draw in the card's example: 207 is a golden retriever where there are the classes of ImageNet."""
-    if backbone.conditioned_on == "text":
-        return '"a prompt"'
-    classes = getattr(backbone.config, "num_classes", 1)
-    return f"label={207 if classes == 1000 else 0}"
-
-
-def _card(model: ElasticModel) -> str:
-    from huggingface_hub import ModelCardData
-
-    backbone, config = model.backbone, model.config
-    origin = str((backbone.source or {}).get("source", ""))
-    task = "text-to-image" if backbone.conditioned_on == "text" else "unconditional-image-generation"
-    data = ModelCardData(
-        library_name="peft",
-        pipeline_tag=task,
-        tags=["region-tokens", "rti", "lora", backbone.family, "token-reduction"],
-    )
-    trainable = sum(parameter.numel() for parameter in model.trainable_parameters().values())
-    rows = "\n".join(f"| {name} | {value} |" for name, value in config.to_dict().items())
-    return f"""---
-{data.to_yaml()}
+CARD = """---
+{data}
 ---
 
-# Region token adapter for {Path(origin).name or backbone.family}
+# Region token adapter for {name}
 
-One checkpoint, every compute budget: the core of the frozen backbone (blocks {config.core[0]} to {config.core[1]} of
-{backbone.depth}) runs on a chosen number of region tokens instead of {backbone.patches} patches.
-{trainable / 1e6:.1f} M trained parameters (LoRA and interface).
+One checkpoint, every compute budget: the core of the frozen backbone (blocks {core[0]} to {core[1]} of
+{depth}) runs on a chosen number of region tokens instead of {patches} patches.
+{trainable:.1f} M trained parameters (LoRA and interface).
 
 ```python
 import rti
 
 pipe = rti.Pipeline.from_pretrained("path/or/repository/of/this/folder")
-image = pipe({_example(backbone)}, budget=0.25).images[0]
+image = pipe({example}, budget=0.25).images[0]
 ```
 
 | setting | value |
 |---|---|
 {rows}
 
-Made with RTI, the Region Token Interface, {__version__}.
+Made with RTI, the Region Token Interface, {version}.
 The backbone's own licence applies to the backbone.
 """
+
+
+def _card(model: ElasticModel) -> str:
+    from huggingface_hub import ModelCardData
+
+    backbone, config = model.backbone, model.config
+    from_text = backbone.conditioned_on == "text"
+    task = "text-to-image" if from_text else "unconditional-image-generation"
+    tags = ["region-tokens", "rti", "lora", backbone.family, "token-reduction"]
+    golden_retriever = getattr(backbone.config, "num_classes", 1) == 1000  # where there are the classes of ImageNet
+    return CARD.format(
+        data=ModelCardData(library_name="peft", pipeline_tag=task, tags=tags).to_yaml(),
+        name=Path(str((backbone.source or {}).get("source", ""))).name or backbone.family,
+        core=config.core,
+        depth=backbone.depth,
+        patches=backbone.patches,
+        trainable=sum(parameter.numel() for parameter in model.trainable_parameters().values()) / 1e6,
+        example='"a prompt"' if from_text else f"label={207 if golden_retriever else 0}",
+        rows="\n".join(f"| {name} | {value} |" for name, value in config.to_dict().items()),
+        version=__version__,
+    )

@@ -10,20 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import nn
 
 from rti.errors import InputError, UnsupportedModelError
-from rti.files import first_line, read_json, require_regular
-
-__all__ = ["PICKLES", "SAFETENSORS", "State", "fill", "mismatches", "read_json", "read_state", "require_match"]
-__all__ += ["without_wrapper"]
+from rti.files import first_line, in_one_line, read_json, require_regular
 
 State = dict[str, torch.Tensor]
 SAFETENSORS, PICKLES = (".safetensors",), (".pth", ".pt", ".ckpt", ".bin")
 PREFIXES = ("model.net.", "module.net.", "net.", "module.", "model.")
 MOST_TENSORS = 20_000  # in one file; the largest release has some hundreds
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)  # that weights can be loaded in
 
 _ZEROS = b"\nbytearray\n"  # the only way a pickle that torch reads can name it
 
@@ -31,15 +27,13 @@ _ZEROS = b"\nbytearray\n"  # the only way a pickle that torch reads can name it
 def read_state(path: Path) -> tuple[State, dict[str, Any]]:
     """Weights of a checkpoint file, and the settings stored along with them."""
     if path.suffix in SAFETENSORS:
-        state, settings = _read_safetensors(path), {}
-    elif path.name.endswith(".safetensors.index.json"):
-        state, settings = _read_shards(path), {}
-    elif path.suffix in PICKLES:
-        state, settings = _read_torch(path)
-    else:
-        allowed = ", ".join(SAFETENSORS + PICKLES)
-        raise UnsupportedModelError(f"{path} is not a checkpoint file; allowed endings: {allowed}")
-    return state, settings
+        return _read_safetensors(path), {}
+    if path.name.endswith(".safetensors.index.json"):
+        return _read_shards(path), {}
+    if path.suffix in PICKLES:
+        return _read_torch(path)
+    allowed = ", ".join(SAFETENSORS + PICKLES)
+    raise UnsupportedModelError(f"{path} is not a checkpoint file; allowed endings: {allowed}")
 
 
 def without_wrapper(state: State) -> State:
@@ -52,16 +46,11 @@ def without_wrapper(state: State) -> State:
 
 def _read_safetensors(path: Path) -> State:
     require_regular(path)
-    try:
-        with safe_open(path, "pt") as file:
-            names = file.keys()
-            if len(names) > MOST_TENSORS:
-                raise InputError(f"{path} holds {len(names):,} tensors; allowed: {MOST_TENSORS:,}")
-            return {name: file.get_tensor(name) for name in names}
-    except InputError:
-        raise
-    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
-        raise InputError(f"{path} is truncated or not a safetensors file ({first_line(error)})") from None
+    with in_one_line(f"{path} is truncated or not a safetensors file"), safe_open(path, "pt") as file:
+        names = file.keys()
+        if len(names) > MOST_TENSORS:
+            raise InputError(f"{path} holds {len(names):,} tensors; allowed: {MOST_TENSORS:,}")
+        return {name: file.get_tensor(name) for name in names}
 
 
 def _read_shards(index: Path) -> State:
@@ -79,24 +68,15 @@ def _read_shards(index: Path) -> State:
 def _read_torch(path: Path) -> tuple[State, dict[str, Any]]:
     """A PyTorch file, by the unpickler that builds tensors and plain values only, plus the release's `args`."""
     require_regular(path)
-    try:
+    with in_one_line(f"{path} is truncated or not a PyTorch checkpoint"):
         _check_small(path)
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            try:
-                content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            except RuntimeError as error:
-                if "mmap" not in str(error):
-                    raise
-                content = torch.load(path, map_location="cpu", weights_only=True)  # the format before torch 1.6
-    except InputError:
-        raise
-    except pickle.UnpicklingError as error:
-        raise InputError(
-            f"{path} was refused: it is broken or wants to run code, and only tensors are read ({first_line(error)})"
-        ) from None
-    except Exception as error:  # a file of unknown origin may fail in any way
-        raise InputError(f"{path} is truncated or not a PyTorch checkpoint ({first_line(error)})") from None
-
+        try:
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                # Files of before torch 1.6 are no archives, and cannot be mapped.
+                content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        except pickle.UnpicklingError as error:
+            why = "it is broken or wants to run code, and only tensors are read"
+            raise InputError(f"{path} was refused: {why} ({first_line(error)})") from None
     if not isinstance(content, dict):
         raise UnsupportedModelError(f"{path} holds a {type(content).__name__}; expected a dict of weights")
     settings = vars(content["args"]) if isinstance(content.get("args"), argparse.Namespace) else {}
@@ -116,7 +96,7 @@ def _check_small(path: Path) -> None:
             entries = archive.infolist()
             packed = any(one.compress_type or one.file_size > one.compress_size for one in entries)
             zeros = not packed and any(_ZEROS in archive.read(one) for one in entries if one.filename.endswith(".pkl"))
-    else:  # the format before torch 1.6
+    else:
         packed = False
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             zeros = content.find(_ZEROS) >= 0

@@ -40,12 +40,6 @@ def dense_flops(backbone: Backbone) -> float:
     return trunk_flops(backbone, [backbone.patches] * backbone.depth)
 
 
-def forward_flops(backbone: Backbone, reduction: Reduction, budget: int, text_tokens: int | None = None) -> float:
-    """Everything a forward pass of one picture computes, also what the paper leaves out: interface, patches, head."""
-    trunk = reduced_flops(backbone, reduction, budget, text_tokens)
-    return trunk + reduction.flops(budget) + backbone.outer_flops()
-
-
 def parameter_count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 

@@ -35,9 +35,8 @@ def attach(backbone: nn.Module, config: ReductionConfig) -> ElasticModel:
             f"cannot attach to a {type(backbone).__name__}; supported: {known}, or a subclass of rti.Backbone"
         )
     if type(config) not in [row[0] for row in REDUCTIONS.values()]:
-        raise UnsupportedModelError(
-            f"config must be a RegionConfig or that of another reduction, got {type(config).__name__}"
-        )
+        kind = type(config).__name__
+        raise UnsupportedModelError(f"config must be a RegionConfig or that of another reduction, got {kind}")
     if backbone.attached:
         raise InputError("this backbone already has a reduction attached; detach that one first: model.detach()")
     config.check_fits(backbone.depth)
@@ -46,7 +45,7 @@ def attach(backbone: nn.Module, config: ReductionConfig) -> ElasticModel:
 
 
 def load(
-    folder: str | Path,
+    folder: str | Path | adapter.Stored,
     backbone: Backbone | str | Path | None = None,
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
@@ -55,7 +54,7 @@ def load(
 
     The folder knows where its backbone came from; `backbone` says otherwise, as a module or as a source.
     """
-    stored = adapter.Stored.open(folder)
+    stored = folder if isinstance(folder, adapter.Stored) else adapter.Stored.open(folder)
     if not isinstance(backbone, nn.Module):
         source = stored.backbone_source() if backbone is None else {"source": backbone}
         backbone = load_backbone(**source, dtype=dtype, device=device)
@@ -122,6 +121,7 @@ class ElasticModel(CompressedCore):
     @contextmanager
     def unfused(self) -> Iterator[ElasticModel]:
         """As it trains, with the LoRA apart from the weights; afterwards as before."""
+        self._attached()
         fused = self.fused
         self.unfuse()
         try:
@@ -141,9 +141,8 @@ class ElasticModel(CompressedCore):
     @contextmanager
     def dense(self) -> Iterator[Backbone]:
         """The frozen backbone alone, without our LoRA and reduction: `with model.dense() as backbone: ...`"""
-        backbone = self._attached()
-        with self.unfused(), lora.switched_off(backbone):
-            yield backbone
+        with self.unfused(), lora.switched_off(self.backbone):
+            yield self.backbone
 
     def detach(self) -> Backbone:
         """Give back the backbone as it was before. This model is of no use afterwards."""
@@ -167,12 +166,10 @@ class ElasticModel(CompressedCore):
 
     def save_pretrained(self, folder: Any) -> None:
         """Write the adapter: PEFT's files for the LoRA, interface.safetensors, rti_config.json and a model card."""
-        self._attached()
         with self.unfused():
             adapter.save(self, folder)
 
     def push_to_hub(self, repository: str, **options: Any) -> str:
         """Save the adapter to a repository on the hub; gives back its address."""
-        self._attached()
         with self.unfused():
             return adapter.push(self, repository, **options)

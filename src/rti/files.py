@@ -32,12 +32,10 @@ def local_path(name: Any) -> Path:
 
 def require_regular(path: Path) -> None:
     """Refuse what is not there, and what is no regular file: a device has no end, and a pipe may never begin."""
-    try:
+    with in_one_line(f"{shown(path)} cannot be read"):
+        if not os.path.exists(path):
+            raise InputError(f"{shown(path)} does not exist")
         mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        raise InputError(f"{shown(path)} does not exist") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{shown(path)} cannot be read ({first_line(error)})") from None
     if not stat.S_ISREG(mode):
         raise InputError(f"{shown(path)} is {'a folder' if stat.S_ISDIR(mode) else 'no regular file'}; give a file")
 
@@ -46,19 +44,13 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object of a JSON file."""
     path = Path(path)
     require_regular(path)
-    try:
+    with in_one_line(f"{path} is not readable JSON"):  # not UTF-8, not JSON, nested too deeply, ...
         if path.stat().st_size > LARGEST_JSON:
             raise InputError(f"{path} has {path.stat().st_size:,} bytes; as JSON at most {LARGEST_JSON:,} are read")
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
         if "\\ud" in text.lower():  # half of a surrogate pair is no text: nothing can show or write it
             json.dumps(content, ensure_ascii=False).encode()
-    except InputError:
-        raise
-    except RecursionError:
-        raise InputError(f"{path} is not readable JSON (nested too deeply)") from None
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, not JSON, or a number of thousands of digits
-        raise InputError(f"{path} is not readable JSON ({first_line(error)})") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold a JSON object, not a {type(content).__name__}")
     return content

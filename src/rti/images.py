@@ -58,7 +58,6 @@ def _upright(file: Image.Image) -> Image.Image:
     try:
         return ImageOps.exif_transpose(file)
     except (SyntaxError, ValueError, KeyError, TypeError, OSError):
-        file.load()
         return file.copy()
 
 
@@ -101,18 +100,13 @@ def draw_regions(picture: Image.Image, regions: torch.Tensor, grid: tuple[int, i
     canvas = canvas.resize((width * columns, height * rows))
     draw = ImageDraw.Draw(canvas)
     ids = regions.view(rows, columns).cpu().numpy()
-    lines = [
-        [((column + 1) * width, row * height), ((column + 1) * width, (row + 1) * height)]
-        for row, column in zip(*np.nonzero(ids[:, 1:] != ids[:, :-1]), strict=True)
-    ]
-    lines += [
-        [(column * width, (row + 1) * height), ((column + 1) * width, (row + 1) * height)]
-        for row, column in zip(*np.nonzero(ids[1:] != ids[:-1]), strict=True)
-    ]
+    beside, below = np.argwhere(ids[:, 1:] != ids[:, :-1]), np.argwhere(ids[1:] != ids[:-1])
+    lines = [((column + 1, row), (column + 1, row + 1)) for row, column in beside.tolist()]
+    lines += [((column, row + 1), (column + 1, row + 1)) for row, column in below.tolist()]
     thin = max(1, min(height, width) // 16)
     for colour, thickness in ((INK, 3 * thin), (PAPER, thin)):
         for line in lines:
-            draw.line([(int(x), int(y)) for x, y in line], fill=colour, width=thickness)
+            draw.line([(x * width, y * height) for x, y in line], fill=colour, width=thickness)
     return canvas
 
 
@@ -149,14 +143,13 @@ def contact_sheet(
 
 def wrap(text: str, font: ImageFont.FreeTypeFont, width: int, lines: int = 3) -> list[str]:
     """Break a text into at most `lines` lines that fit a width."""
-    words, result = text.split(), [""]
-    for word in words:
+    result = [""]
+    for word in text.split():
         longer = f"{result[-1]} {word}".strip()
         if font.getlength(longer) <= width or not result[-1]:
             result[-1] = longer
         elif len(result) == lines:
-            result[-1] += " …"
-            break
+            return [*result[:-1], f"{result[-1]} …"]
         else:
             result.append(word)
     return result
@@ -167,9 +160,7 @@ def check_output(path: str | Path) -> None:
     path = local_path(path)
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"cannot write {path}: allowed endings are {', '.join(ENDINGS)}")
-    folder = path.absolute().parent
-    while not folder.exists():
-        folder = folder.parent
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK) or path.is_dir():
         raise InputError(f"cannot write {path}: {path if path.is_dir() else folder} is in the way or read-only")
 

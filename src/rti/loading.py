@@ -1,33 +1,28 @@
-"""Finding and loading a backbone: by preset, from a file or folder in the release's layout, or from the hub."""
+"""Finding, loading and saving a backbone: by preset, a file or folder in the release's layout, or from the hub."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import json
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from rti.backbones.base import Backbone
 from rti.backbones.jit import JiT
 from rti.backbones.minit2i import MiniT2I
-from rti.checkpoint import (
-    DTYPES,
-    PICKLES,
-    SAFETENSORS,
-    State,
-    fill,
-    mismatches,
-    read_json,
-    read_state,
-    without_wrapper,
-)
-from rti.errors import InputError, UnsupportedModelError
-from rti.files import first_line, local_path
+from rti.checkpoint import PICKLES, SAFETENSORS, State, fill, mismatches, read_state, without_wrapper
+from rti.errors import InputError, UnsupportedModelError, check_whole
+from rti.files import first_line, local_path, read_json, whole_file, write_whole
 from rti.hub import fetch, is_repository_name
-from rti.presets import PRESETS, Preset, find_preset, get_preset, sizes_of
+from rti.precision import check_device, check_dtype
+from rti.presets import PRESETS, Preset, find_preset, get_preset, is_released
 from rti.shipped import shipped, shipped_name, shipped_names
 
+WEIGHTS = ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors.index.json")
+WEIGHTS += ("model.safetensors", "model.safetensors.index.json", "checkpoint-last.pth")
 FAMILIES: dict[str, type[Backbone]] = {family.family: family for family in (MiniT2I, JiT)}
 
 
@@ -52,8 +47,7 @@ def load_backbone(
         raise InputError(f"init {init!r} is unknown; allowed: 'random', or none to load weights")
     check_device(device)
     check_dtype(dtype)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
-        raise InputError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
+    check_whole("seed", seed, 2**64 - 1, least=0)
     if init == "random":
         preset = get_preset(str(source), size)
         backbone = build(preset.family, preset.sizes)
@@ -66,17 +60,17 @@ def load_backbone(
     return backbone.to(device).eval()
 
 
-def check_device(device: str | torch.device) -> None:
-    """Refuse a device that is not there, before anything is read."""
-    try:
-        torch.empty(0, device=torch.device(device))
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
-        raise InputError(f"device {str(device)!r} is not usable here: {first_line(error)}") from None
+def save_backbone(backbone: Backbone, folder: str | Path, values: State | None = None) -> None:
+    """Write config and weights to the folder's `transformer`, as MiniT2I is released, each file whole or not at all.
 
-
-def check_dtype(dtype: torch.dtype) -> None:
-    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        raise InputError(f"dtype {dtype!r} is not usable; allowed: {', '.join(map(str, DTYPES))}")
+    `values` are tensors that are not the backbone's own, such as an average's.
+    """
+    folder = Path(folder) / "transformer"
+    state = backbone.state_dict() | (values or {})
+    state = {backbone.weight_prefix + name: value.detach().contiguous() for name, value in state.items()}
+    with whole_file(folder / WEIGHTS[0]) as temporary:
+        save_file(state, temporary, metadata={"format": "pt"})
+    write_whole(folder / "config.json", json.dumps(asdict(backbone.config), indent=2) + "\n")
 
 
 def build(family: str, sizes: dict[str, Any]) -> Backbone:
@@ -108,7 +102,7 @@ def _locate(source: str | Path, size: str | None) -> tuple[Path, dict[str, Any]]
         # A shipped model by its name: the package may lie elsewhere when the adapter is loaded.
         return path, {"source": shipped_name(path) or str(path.resolve())} | ({"size": size} if size else {})
     text = str(source)
-    if text.lower() in FAMILIES or find_preset(text) is not None:
+    if is_released(text):
         preset = get_preset(text, size)
         if preset.hub is None:
             raise InputError(
@@ -117,13 +111,7 @@ def _locate(source: str | Path, size: str | None) -> tuple[Path, dict[str, Any]]
             )
         return _download(*preset.hub), {"source": preset.name}
     if is_repository_name(text) and path.suffix not in SAFETENSORS + PICKLES:
-        remembered = {"source": text} | ({"size": size} if size else {})
-        family = next((preset.family for preset in PRESETS.values() if preset.hub and preset.hub[0] == text), None)
-        if family is not None and size is None:
-            raise InputError(f"{text} holds several sizes; give one as size=: {', '.join(sizes_of(family))}")
-        if family is not None:
-            return _download(*get_preset(family, size).hub), remembered
-        return _download(text, None), remembered
+        return _download(text, None), {"source": text} | ({"size": size} if size else {})
     raise InputError(f"{text!r} is no file, folder or preset; presets: {', '.join([*shipped_names(), *PRESETS])}")
 
 
@@ -136,13 +124,14 @@ def _download(repository: str, folder: str | None) -> Path:
 
 
 def _load_path(path: Path, size: str | None, dtype: torch.dtype) -> Backbone:
+    folder = _folder(path, size) if path.is_dir() else path.parent
+    weights, config = path, folder / "config.json"
     if path.is_dir():
-        folder = _folder(path, size)
-        weights, config = _weights(folder), folder / "config.json"
-    else:
-        weights, config = path, path.parent / "config.json"
+        weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+        if weights is None:
+            raise InputError(f"{folder} holds no weights; expected one of {', '.join(WEIGHTS)}")
     sizes = read_json(config) if config.is_file() else None
-    described = None if sizes is None else _family_of_config(sizes)
+    described = next((name for name, module in FAMILIES.items() if module.config_marker in (sizes or ())), None)
     if sizes is not None and described is None:
         raise UnsupportedModelError(f"{config} describes none of the supported models ({', '.join(FAMILIES)})")
     state, settings = read_state(weights)
@@ -150,32 +139,34 @@ def _load_path(path: Path, size: str | None, dtype: torch.dtype) -> Backbone:
     family = next((name for name, module in FAMILIES.items() if module.weight_marker in state), None)
     if family is None:
         raise UnsupportedModelError(f"{weights} holds none of the supported models ({', '.join(FAMILIES)})")
-    if sizes is not None and described != family:
+    if described not in (None, family):
         raise InputError(f"{config} describes {described}, but {weights.name} holds {family}")
     try:
-        backbone = build(family, _sizes(family, state, settings, size, weights) if sizes is None else sizes)
+        if sizes is None or size is not None:
+            known = FAMILIES[family].known_sizes(state, settings)
+            preset = _released(family, state, known, size, str(weights))
+            sizes = preset.sizes | known if sizes is None else sizes
+        backbone = build(family, sizes)
     except Exception as error:  # values of unknown origin may fail in any way
         reason = str(error) if isinstance(error, InputError) else first_line(error)
-        raise InputError(f"{config if sizes else weights} is not usable: {reason}") from None
+        raise InputError(f"{config if described else weights} is not usable: {reason}") from None
     fill(backbone, state, dtype, str(weights))
-    if size is not None:
-        _check_size(backbone, get_preset(family, size), str(weights))
     return backbone
 
 
-def _check_size(backbone: Backbone, wanted: Preset, origin: str) -> None:
-    """Refuse one released size where the user asked for another. A size of the user's own is theirs to name."""
-
-    def sizes(model: Backbone) -> tuple:
-        return model.hidden_size, model.depth, model.patch_size
-
-    fitting = [
-        preset
-        for preset in PRESETS.values()
-        if preset.family == backbone.family and sizes(build(preset.family, preset.sizes)) == sizes(backbone)
-    ]
-    if fitting and wanted not in fitting:
-        raise InputError(f"{origin} is {fitting[0].name}, not {wanted.name}")
+def _released(family: str, state: State, known: dict[str, Any], size: str | None, origin: str) -> Preset:
+    """The released size that the weights have, by their shapes; or the one the user names, unless it is another."""
+    presets = [preset for preset in PRESETS.values() if preset.family == family]
+    shapes = {preset.name: build(family, preset.sizes | known).state_dict() for preset in presets}
+    fitting = [preset for preset in presets if not mismatches(shapes[preset.name], state)]
+    if size is not None:
+        wanted = get_preset(family, size)
+        if fitting and wanted not in fitting:
+            raise InputError(f"{origin} is {fitting[0].name}, not {wanted.name}")
+        return wanted  # of sizes that were not released, the user's word counts
+    if len(fitting) != 1:
+        raise InputError(f"{origin} does not say its size and has no config.json beside it; give size=")
+    return fitting[0]
 
 
 def _folder(path: Path, size: str | None) -> Path:
@@ -186,43 +177,13 @@ def _folder(path: Path, size: str | None) -> Path:
     presets = ((find_preset(entry.name), entry) for entry in sorted(path.iterdir()) if entry.is_dir())
     found = [(preset, entry) for preset, entry in presets if preset is not None]
     names = ", ".join(preset.name for preset, _ in found)
-    if size is not None and found:
-        found = [(preset, entry) for preset, entry in found if preset == find_preset(preset.family, size)]
-        if not found:
-            raise InputError(f"{path} holds no size {size!r}; it holds {names}")
-    if len(found) > 1:
+    wanted = [(preset, entry) for preset, entry in found if size is None or preset == find_preset(preset.family, size)]
+    if found and not wanted:
+        raise InputError(f"{path} holds no size {size!r}; it holds {names}")
+    if len(wanted) > 1:
         raise InputError(f"{path} holds several sizes ({names}); give one as size=")
-    if found:
-        return _folder(found[0][1], None)
+    if wanted:
+        return _folder(wanted[0][1], None)
     raise InputError(
         f"{path} holds no checkpoint; expected transformer/config.json, config.json or checkpoint-last.pth"
     )
-
-
-def _weights(folder: Path) -> Path:
-    names = ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors.index.json")
-    names += ("model.safetensors", "model.safetensors.index.json", "checkpoint-last.pth")
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise InputError(f"{folder} holds no weights; expected one of {', '.join(names)}")
-
-
-def _family_of_config(values: dict[str, Any]) -> str | None:
-    return next((name for name, module in FAMILIES.items() if module.config_marker in values), None)
-
-
-def _sizes(family: str, state: State, settings: dict, size: str | None, weights: Path) -> dict[str, Any]:
-    """The sizes of a file that comes without a config: by the name the user gives, the file's, or the shapes."""
-    known = FAMILIES[family].known_sizes(state, settings)
-    name = size or settings.get("model")
-    preset = find_preset(family, name) if isinstance(name, str) else None
-    if preset is not None or size is not None:
-        return (preset or get_preset(family, size)).sizes | known
-    fitting: list[Preset] = []
-    for candidate in PRESETS.values():
-        if candidate.family == family and not mismatches(build(family, candidate.sizes | known).state_dict(), state):
-            fitting.append(candidate)
-    if len(fitting) != 1:
-        raise InputError(f"{weights} does not say its size and has no config.json beside it; give size=")
-    return fitting[0].sizes | known

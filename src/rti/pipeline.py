@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,17 @@ import numpy as np
 import torch
 from PIL import Image
 
-from rti.adapter import adapter_folder
+from rti.adapter import Stored
 from rti.backbones.base import Backbone, Condition
 from rti.elastic import ElasticModel, load
-from rti.errors import InputError, UnsupportedModelError
+from rti.errors import InputError, UnsupportedModelError, check_choice, check_finite, check_switch, check_whole
 from rti.flow import draw_noise, interpolate, time_grid
 from rti.images import fit, to_pil, to_tensor
 from rti.int8 import quantise
-from rti.loading import check_device, check_dtype, load_backbone
-from rti.method.budgets import Budget, Schedule, is_dense, resolve_schedule
-from rti.sampling import sample
+from rti.loading import load_backbone
+from rti.method.budgets import Budget, Budgets, Schedule, is_dense
+from rti.precision import check_device, check_dtype
+from rti.sampling import check_callback, sample
 from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
 
 OUTPUT_TYPES = ("pil", "np", "pt")
@@ -73,17 +75,20 @@ class Pipeline:
         folded into the weights, which is faster. `dtype` and `torch_dtype` are the two spellings of diffusers for one
         thing, by default float32. `options` go to `rti.load_backbone`, such as init="random".
         """
+        if "merge" in options:
+            warnings.warn("merge= is now fuse=, as in diffusers; the old name goes in 0.3", FutureWarning, stacklevel=2)
+            fuse = options.pop("merge")
         if dtype is not None and torch_dtype is not None and dtype is not torch_dtype:
             raise InputError(f"dtype {dtype!r} and torch_dtype {torch_dtype!r} given; they are one thing, give one")
         torch_dtype = next((given for given in (dtype, torch_dtype) if given is not None), torch.float32)
         check_dtype(torch_dtype)
-        if adapter is not None:
-            backbone = load_backbone(source, size=size, dtype=torch_dtype, device=device, **options)
-            model = load(adapter, backbone)
-        elif size is None and not options and adapter_folder(source) is not None:
-            model = load(source, dtype=torch_dtype, device=device)
+        alone = adapter is not None or size is not None or options
+        stored = None if alone else Stored.find(source)
+        if stored is not None:
+            model = load(stored, dtype=torch_dtype, device=device)
         else:
             model = load_backbone(source, size=size, dtype=torch_dtype, device=device, **options)
+            model = model if adapter is None else load(adapter, model)
         if fuse and isinstance(model, ElasticModel):
             model.fuse()
         pipe = cls(model, text_encoder if callable(text_encoder) else None)
@@ -116,10 +121,8 @@ class Pipeline:
                 dtype = place
             else:
                 device = place
-        if device is not None:
-            check_device(device)
-        if dtype is not None:
-            check_dtype(dtype)
+        check_device(self.backbone.device if device is None else device)
+        check_dtype(self.backbone.dtype if dtype is None else dtype)
         encoder = getattr(self._text_encoder, "encoder", self._text_encoder)
         for module in (self.model, encoder):
             if isinstance(module, torch.nn.Module):
@@ -135,26 +138,19 @@ class Pipeline:
         With `int8` its linear layers run in int8, see rti.int8. Afterwards the model is as it was: one in training goes
         on training.
         """
-        with self._folded(dense) as ready, quantise(ready.backbone) if int8 else nullcontext():
+        ready, model = self, self.elastic
+        with ExitStack() as undo:
+            if model is not None and dense:
+                if self.backbone.conditioned_on == "text":
+                    _ = self.text_encoder  # loaded once, for both
+                ready = copy.copy(self)
+                ready.model = undo.enter_context(model.dense())
+            elif model is not None and not model.fused:
+                model.fuse()
+                undo.callback(model.unfuse)
+            if int8:
+                undo.enter_context(quantise(ready.backbone))
             yield ready
-
-    @contextmanager
-    def _folded(self, dense: bool) -> Iterator[Pipeline]:
-        model = self.elastic
-        if model is not None and dense:
-            if self.backbone.conditioned_on == "text":
-                _ = self.text_encoder  # loaded once, for both
-            alone = copy.copy(self)
-            with model.dense() as alone.model:
-                yield alone
-        elif model is not None and not model.fused:
-            model.fuse()
-            try:
-                yield self
-            finally:
-                model.unfuse()
-        else:
-            yield self
 
     def __call__(
         self,
@@ -164,7 +160,7 @@ class Pipeline:
         guidance_scale: float | None = None,
         guidance_interval: tuple[float, float] | None = None,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
-        budget: Schedule = None,
+        budget: Schedule | Budgets = None,
         guidance_budget: Schedule = None,
         text_budget: Budget = None,
         dense: bool = False,
@@ -183,8 +179,8 @@ class Pipeline:
         budget: region tokens in the core, as a number, a share of the patches (0.25 or "25%"), a list with one for each
             step, or a function of the step. None or "dense" is the frozen backbone without the adapter, as everywhere;
             1.0 is the adapter with as many regions as there are patches.
-        guidance_budget: that of the unconditional branch of guidance; None for the same.
         text_budget: text tokens in the trunk, as a number or a share; None for all. It needs an adapter trained for it.
+        guidance_budget: that of the unconditional branch of guidance; None for the same, which is better and faster.
         dense: the same as the budget "dense".
         generator: one per picture, or one that draws the noise of all pictures in turn.
         image, strength: start from this picture instead of noise; a strength of 1 forgets it, 0.1 changes little, and
@@ -196,28 +192,24 @@ class Pipeline:
         return_regions: also give back the regions of the last step.
         lenient: leave words out that the text encoder does not know, with a warning, instead of refusing the prompt.
         """
-        if not isinstance(output_type, str) or output_type not in OUTPUT_TYPES:
-            raise InputError(f"output_type {output_type!r} is unknown; allowed: {', '.join(OUTPUT_TYPES)}")
+        check_choice("output_type", output_type, OUTPUT_TYPES)
         switches = {"dense": dense, "return_regions": return_regions, "lenient": lenient, "progress": progress}
         for name, value in switches.items():
-            if not isinstance(value, bool):
-                raise InputError(f"{name} must be true or false, got {value!r}")
-        _check_count("num_images_per_prompt", num_images_per_prompt)
+            check_switch(name, value)
+        check_whole("num_images_per_prompt", num_images_per_prompt)
         if batch_size is not None:
-            _check_count("batch_size", batch_size)
+            check_whole("batch_size", batch_size)
         if strength is not None and image is None:
             raise InputError(f"strength {strength!r} given without an image to start from; give image= as well")
-        if callback_on_step_end is not None and not callable(callback_on_step_end):
-            raise InputError(f"callback_on_step_end {callback_on_step_end!r} cannot be called; give a function")
-        if is_dense(budget):
-            budget, dense = None, True
-        budgets = {"budget": budget, "guidance_budget": guidance_budget, "text_budget": text_budget}
-        for name, value in budgets.items() if dense else ():
-            if value is not None:
-                raise InputError(
-                    f"{name} {value!r} given, but the frozen backbone has none; "
-                    "leave dense out, and give a budget such as 0.25, or 1.0 for all patches"
-                )
+        check_callback("callback_on_step_end", callback_on_step_end)
+        budgets = Budgets.of(budget, guidance_budget, text_budget)
+        if is_dense(budgets.image):
+            budgets, dense = replace(budgets, image=None), True
+        for name, value in budgets.given().items() if dense else ():
+            raise InputError(
+                f"{name} {value!r} given, but the frozen backbone has none; "
+                "leave dense out, and give a budget such as 0.25, or 1.0 for all patches"
+            )
         if return_regions and (dense or self.elastic is None):
             raise InputError(
                 "return_regions given, but the frozen backbone has no regions; leave it out, or give a budget"
@@ -230,33 +222,29 @@ class Pipeline:
             steps = self.backbone.flow.steps if num_inference_steps is None else num_inference_steps
             time_grid(steps)
             if not dense and self.elastic is not None:
-                budgets["budget"] = resolve_schedule(budget, steps, self.backbone.patches)  # a function is asked once
+                budgets = budgets.resolve(steps, self.backbone.patches)  # for all batches at once
             if image is not None:
                 state, start = self._start_from(image, STRENGTH if strength is None else strength, noise, steps)
-            size = batch_size or count
             parts, regions = [], []
-            for first in range(0, count, size):
-                some = condition[first : first + size]
-                watcher = _Watcher(self, state[first : first + size], steps, callback_on_step_end)
-                parts.append(
-                    sample(
-                        model,
-                        watcher.state,
-                        some,
-                        steps=steps,
-                        guidance_scale=guidance_scale,
-                        guidance_interval=guidance_interval,
-                        **budgets,
-                        start=start,
-                        callback=watcher,
-                        progress=progress,
-                    )
+            for first in range(0, count, batch_size or count):
+                batch = slice(first, first + (batch_size or count))
+                watcher = _Watcher(self, state[batch], steps, callback_on_step_end)
+                picture = sample(
+                    model,
+                    watcher.state,
+                    condition[batch],
+                    steps=steps,
+                    guidance_scale=guidance_scale,
+                    guidance_interval=guidance_interval,
+                    budget=budgets,
+                    start=start,
+                    callback=watcher,
+                    progress=progress,
                 )
+                parts.append(picture)
                 if return_regions:
-                    last = budgets["budget"][-1]
-                    regions.append(
-                        model.regions(watcher.state, watcher.time, some, last, watcher.estimate, text_budget)
-                    )
+                    last = (watcher.state, watcher.time, condition[batch], budgets.image[-1], watcher.estimate)
+                    regions.append(model.regions(*last, budgets.text))
         found = torch.cat(regions) if return_regions else None
         return PipelineOutput(_output(torch.cat(parts), output_type), found)
 
@@ -288,10 +276,9 @@ class Pipeline:
     def _noise(self, count: int, generator: Any) -> torch.Tensor:
         if generator is None:
             generator = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, ())))  # as torch's own seed decides
-        if not isinstance(generator, (torch.Generator, list, tuple)):
-            raise InputError(f"generator must be a torch.Generator or a list of them, got {generator!r}")
-        generators = [generator] * count if isinstance(generator, torch.Generator) else list(generator)
-        if not all(isinstance(one, torch.Generator) for one in generators):
+        generators = [generator] * count if isinstance(generator, torch.Generator) else generator
+        several = isinstance(generators, (list, tuple))
+        if not several or not all(isinstance(one, torch.Generator) for one in generators):
             raise InputError(f"generator must be a torch.Generator or a list of them, got {generator!r}")
         if len(generators) != count:
             raise InputError(f"{len(generators)} generators for {count} pictures; give one per picture, or one for all")
@@ -301,8 +288,7 @@ class Pipeline:
 
     def _start_from(self, image: Any, strength: float, noise: torch.Tensor, steps: int) -> tuple[torch.Tensor, int]:
         """The state at the step that leaves `strength` of the trajectory to go."""
-        if isinstance(strength, bool) or not isinstance(strength, (int, float)) or not 0.0 < strength <= 1.0:
-            raise InputError(f"strength must be in (0, 1], got {strength!r}")
+        check_finite("strength", strength, above=0, most=1)
         times = time_grid(steps)
         if isinstance(image, Image.Image):
             image = to_tensor(fit(image.convert("RGB"), *self.backbone.image_size))
@@ -336,11 +322,6 @@ class _Watcher:
         if step == self.steps - 2:
             self.state, self.estimate = state, estimate
         return state
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
 def _output(images: torch.Tensor, kind: str) -> list[Image.Image] | np.ndarray | torch.Tensor:

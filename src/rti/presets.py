@@ -29,15 +29,8 @@ class Preset:
 _MINIT2I_HUB = "MiniT2I/MiniT2I"
 _BUDGETS_1024, _BUDGETS_256 = (64, 128, 256, 512), (32, 64, 128, 192)  # by the number of patches
 _PATCH_32 = dict(patch_size=32)
-_MINIT2I_L = dict(
-    hidden_size=1248,
-    txt_hidden_size=1248,
-    cond_vec_size=1248,
-    num_heads=24,
-    head_dim=52,
-    depth_double=23,
-    mlp_ratio=2.7,
-)
+_MINIT2I_L = dict(hidden_size=1248, txt_hidden_size=1248, cond_vec_size=1248, num_heads=24, head_dim=52)
+_MINIT2I_L |= dict(depth_double=23, mlp_ratio=2.7)
 _JIT_L = dict(hidden_size=1024, num_heads=16, depth=24, in_context_start=8)
 _JIT_H = dict(hidden_size=1280, num_heads=16, depth=32, in_context_start=10, bottleneck_dim=256)
 _JIT_512 = dict(input_size=512, noise_scale=2.0, **_PATCH_32)
@@ -63,63 +56,26 @@ PRESETS = {
 
 # Small models to train from scratch on the scenes world, by `rti pretrain`: MiniT2I's structure with 16 x 16 patches
 # and 64 text tokens, the release's 4 to 1, and JiT's with a class for each colour of each shape.
+_SCENES = dict(image_size=64, patch_size=4, depth_double=12, txt_preamble_depth=2, num_heads=4, head_dim=32)
+_SCENES |= dict(hidden_size=128, txt_hidden_size=128, cond_vec_size=128, pca_channels=32)
+_SCENES |= dict(txt_input_size=64, prompt_length=64, llm="rti-words", noise_scale=2.0, n_T=50, guidance_scale=3.0)
+_SCENES_JIT = dict(input_size=64, patch_size=4, depth=10, num_heads=4, hidden_size=128, bottleneck_dim=32)
+_SCENES_JIT |= dict(in_context_len=4, in_context_start=3, num_classes=56, noise_scale=2.0)
 FROM_SCRATCH: dict[str, tuple[str, dict[str, Any]]] = {
-    "scenes": (
-        "minit2i",
-        dict(
-            image_size=64,
-            patch_size=4,
-            txt_input_size=64,
-            hidden_size=128,
-            txt_hidden_size=128,
-            cond_vec_size=128,
-            depth_double=12,
-            txt_preamble_depth=2,
-            num_heads=4,
-            head_dim=32,
-            pca_channels=32,
-            prompt_length=64,
-            noise_scale=2.0,
-            n_T=50,
-            guidance_scale=3.0,
-            llm="rti-words",
-        ),
-    ),
-    "scenes-jit": (
-        "jit",
-        dict(
-            input_size=64,
-            patch_size=4,
-            hidden_size=128,
-            depth=10,
-            num_heads=4,
-            bottleneck_dim=32,
-            in_context_len=4,
-            in_context_start=3,
-            num_classes=56,
-            noise_scale=2.0,
-        ),
-    ),
+    "scenes": ("minit2i", _SCENES),
+    "scenes-jit": ("jit", _SCENES_JIT),
+    "photographs": ("jit", _SCENES_JIT),  # of scripts/photographs.py, as many as the classes of scenes
 }
-# The same JiT for the photographs of scripts/photographs.py, which are as many as the classes of scenes.
-FROM_SCRATCH["photographs"] = FROM_SCRATCH["scenes-jit"]
 
 # How `rti train` adapts those that ship: budgets, steps, core, and what suits a small model on a CPU.
-_SCENES_TRAINING = dict(
-    budgets=(16, 32, 64, 128),
-    steps=2000,
-    batch=16,
-    batch_per_device=16,
-    learning_rate=1e-3,
-    warmup=50,
-    cooldown=500,
-    ema=0.995,
-)
+_SCENES_TRAINING = dict(budgets=(16, 32, 64, 128), steps=2000, batch=16, batch_per_device=16, ema=0.995)
+_SCENES_TRAINING |= dict(learning_rate=1e-3, warmup=50, cooldown=500)
 SCENES_TRAINING: dict[str, dict[str, Any]] = {
     "scenes": _SCENES_TRAINING | {"core": (2, 9)},
     "scenes-jit": _SCENES_TRAINING | {"core": (3, 7)},
 }
 
+_REPOSITORIES = {_MINIT2I_HUB: "minit2i"}  # that stand for a family, since they hold all of its sizes
 _SIZE_NAMES = {"b": "b16", "base": "b16", "l": "l16", "large": "l16", "h": "h16", "huge": "h16"}
 
 
@@ -150,8 +106,19 @@ def default_core(depth: int) -> tuple[int, int]:
     return ends, depth - 1 - ends
 
 
+def usual_core(model: str, depth: int, size: str | None = None) -> tuple[int, int]:
+    """The core of a model that has no adapter: the paper's, or by the depth of its trunk."""
+    preset = preset_of(model, size)
+    return preset.core if preset is not None else default_core(depth)
+
+
 def sizes_of(family: str) -> list[str]:
     return [name.removeprefix(f"{family}-") for name in PRESETS if name.startswith(f"{family}-")]
+
+
+def is_released(name: str) -> bool:
+    """Whether a name is that of a preset, of a family, or of the repository of one."""
+    return find_preset(name) is not None or bool(sizes_of(_squash(name)))
 
 
 def get_preset(name: str, size: str | None) -> Preset:
@@ -159,15 +126,15 @@ def get_preset(name: str, size: str | None) -> Preset:
     preset = find_preset(name, size)
     if preset is not None:
         return preset
-    whole = find_preset(name)
-    family = whole.family if whole is not None else _squash(name)
-    if not sizes_of(family):
+    if not is_released(name):
         raise InputError(f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
-    given = f"unknown size {size!r} of {name}" if size is not None else f"{name!r} has several sizes"
-    raise InputError(f"{given}; allowed: {', '.join(sizes_of(family))}")
+    whole = find_preset(name)
+    sizes = ", ".join(sizes_of(_squash(name) if whole is None else whole.family))
+    given = f"unknown size {size!r} of {name}" if size is not None else f"{name!r} has several sizes, give one as size="
+    raise InputError(f"{given}; allowed: {sizes}")
 
 
 def _squash(name: str) -> str:
     if not isinstance(name, str):
         raise InputError(f"{name!r} is no name of a model or of a size; models: {', '.join(PRESETS)}")
-    return "".join(character for character in name.lower() if character.isalnum())
+    return "".join(character for character in _REPOSITORIES.get(name, name).lower() if character.isalnum())

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from rti.adapter import Stored, adapter_folder
+from rti.adapter import Stored
 from rti.backbones.base import Backbone
-from rti.errors import InputError
-from rti.loading import FAMILIES, build, load_backbone
+from rti.errors import check_choice
+from rti.loading import build, load_backbone
 from rti.method.config import ReductionConfig
 from rti.method.reductions import REDUCTIONS, Reduction, make_reduction
 from rti.parsing import parse_arguments
-from rti.presets import default_core, preset_of
+from rti.presets import preset_of, usual_core
 
 
 def describe(
@@ -25,19 +25,12 @@ def describe(
     Where there is no adapter, the reduction is the one that `rti train` would begin with. A reduction by name, with
     settings such as cuts=merge, stands in for the one that the model has.
     """
-    preset = preset_of(model)
-    folder = adapter_folder(model) if preset is None else None
-    if preset is not None:
-        backbone, config = build(preset.family, preset.sizes), untrained_config("region", [], core or preset.core)
-    elif folder is not None:
-        stored = Stored.open(folder)
-        config, origin = stored.config, stored.origin
-        if origin.get("family") not in FAMILIES or not isinstance(origin.get("sizes"), dict):
-            raise InputError(f"{folder} does not say which backbone it is for")
-        backbone = build(origin["family"], origin["sizes"])
+    stored, preset = Stored.find(model), preset_of(model)
+    if stored is not None:
+        config, backbone = stored.config, stored.build()
     else:
-        backbone = load_backbone(model)
-        config = untrained_config("region", [], core or default_core(backbone.depth))
+        backbone = load_backbone(model) if preset is None else build(preset.family, preset.sizes)
+        config = untrained_config("region", [], core or usual_core(model, backbone.depth))
     if reduction is not None or settings:
         config = untrained_config(reduction or "region", settings or [], core, usual=config.core)
     config.check_fits(backbone.depth)
@@ -57,8 +50,7 @@ def untrained_config(
 
     Without a core it is the method's own, where region tokens have the `usual` one.
     """
-    if name not in REDUCTIONS:
-        raise InputError(f"unknown reduction {name!r}; allowed: {', '.join(REDUCTIONS)}")
+    check_choice("reduction", name, REDUCTIONS)
     kind = REDUCTIONS[name][0]
     values = kind.training_defaults() | {"core": core or kind.own_core(usual)} | more
     return kind.from_dict(values | parse_arguments([f"--{one}" for one in settings], kind))

@@ -12,11 +12,20 @@ from typing import Any
 
 import torch
 from torch import nn
+from tqdm.auto import tqdm
 
 from rti.backbones.base import Condition, FlowSettings
-from rti.errors import InputError, UnsupportedModelError, is_finite
+from rti.errors import (
+    InputError,
+    UnsupportedModelError,
+    check_choice,
+    check_finite,
+    check_switch,
+    check_whole,
+    is_finite,
+)
 from rti.flow import time_grid, velocity
-from rti.method.budgets import Budget, Schedule, resolve_schedule
+from rti.method.budgets import Budget, Budgets, Schedule
 
 Velocity = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # (x, t, step) -> dx/dt
 Callback = Callable[[int, torch.Tensor], torch.Tensor]  # from a step's number and state to the state to go on with
@@ -61,14 +70,12 @@ class GuidedVelocity:
         flow: FlowSettings,
         scale: float,
         interval: tuple[float, float],
-        budgets: list[int] | None = None,
-        guidance_budgets: list[int] | None = None,
-        text_budget: Budget = None,
+        budgets: Budgets | None = None,
     ):
+        """`budgets` as `Budgets.resolve` gives them; None for a backbone, which has none."""
         self.model, self.flow, self.budgets = model, flow, budgets
-        self.guidance_budgets = guidance_budgets or budgets
         self.scale, self.interval = scale, torch.tensor(interval, dtype=torch.float32)
-        text = {} if text_budget is None else {"text_budget": text_budget}
+        text = {"text_budget": budgets.text} if budgets is not None and budgets.text is not None else {}
         prepared = model.prepare(condition)
         self.condition = model.prepare(prepared, **text)
         if scale != 1.0:
@@ -83,7 +90,9 @@ class GuidedVelocity:
 
     def clean(self, x: torch.Tensor, t: torch.Tensor, step: int) -> torch.Tensor:
         """The clean image predicted at time t, guided where guidance applies."""
-        budget, guidance_budget = (some[step] if some else None for some in (self.budgets, self.guidance_budgets))
+        budget = guidance_budget = None
+        if self.budgets is not None:
+            budget, guidance_budget = self.budgets.image[step], self.budgets.guidance[step]
         if not self.guides(t):
             return self.model(x, t, self.condition, budget=budget, estimate=self.estimate)
         if budget == guidance_budget:
@@ -109,7 +118,7 @@ def sample(
     steps: int | None = None,
     guidance_scale: float | None = None,
     guidance_interval: tuple[float, float] | None = None,
-    budget: Schedule = None,
+    budget: Schedule | Budgets = None,
     guidance_budget: Schedule = None,
     text_budget: Budget = None,
     solver: str | None = None,
@@ -119,11 +128,11 @@ def sample(
 ) -> torch.Tensor:
     """Sample images from noise of the family's scale: (B, C, H, W) -> (B, C, H, W) float32, not clamped.
 
-    `model` is a backbone, or an attached model, which takes a `budget`: a number, a share, or a function of the step.
-    `guidance_budget` is that of the unconditional branch, by default the same; `text_budget` is the number of text
-    regions, by default all of the text. What is not given is as the family's authors sample. `start` skips the first
-    steps, for image-to-image; `noise` is then the state at that step. `callback(step, state, estimate)` is called after
-    each step; it may give back another state to go on with, or raise to stop.
+    `model` is a backbone, or an attached model, which takes a `budget`: a number, a share, a list with one for each
+    step, a function of the step, or all `Budgets` as one value, with that of the unconditional branch and of the text.
+    What is not given is as the family's authors sample. `start` skips the first steps, for image-to-image; `noise` is
+    then the state at that step. `callback(step, state, estimate)` is called after each step; it may give back another
+    state to go on with, or raise to stop.
     """
     backbone = getattr(model, "backbone", model)
     flow = getattr(backbone, "flow", None)
@@ -132,32 +141,28 @@ def sample(
             f"cannot sample from a {type(model).__name__}; allowed: a backbone, or one attached"
         )
     backbone.check(noise, 0.0, condition)
-    if not isinstance(progress, bool):
-        raise InputError(f"progress must be true or false, got {progress!r}")
-    if callback is not None and not callable(callback):
-        raise InputError(f"callback {callback!r} cannot be called; give a function")
+    check_switch("progress", progress)
+    check_callback("callback", callback)
     solver = flow.sampler if solver is None else solver
-    if not isinstance(solver, str) or solver not in SOLVERS:
-        raise InputError(f"unknown solver {solver!r}; allowed: {', '.join(SOLVERS)}")
+    check_choice("solver", solver, SOLVERS)
     times = time_grid(flow.steps if steps is None else steps)
     count = len(times) - 1
-    if not isinstance(start, int) or not 0 <= start < count:
-        raise InputError(f"start {start} is outside the {count} steps")
-    budgets = guidance_budgets = None
+    check_whole("start", start, count - 1, least=0)
+    budgets = Budgets.of(budget, guidance_budget, text_budget)
     if backbone is not model:
-        budgets = resolve_schedule(budget, count, backbone.patches)[start:]
-        if guidance_budget is not None:
-            guidance_budgets = resolve_schedule(guidance_budget, count, backbone.patches)[start:]
-    elif any(some is not None for some in (budget, guidance_budget, text_budget)):
+        budgets = budgets.resolve(count, backbone.patches, start)
+    elif budgets.given():
         raise InputError("a backbone alone has no budget; attach a reduction first: rti.attach(backbone, config)")
     scale = flow.guidance_scale if guidance_scale is None else guidance_scale
     interval = flow.guidance_interval if guidance_interval is None else guidance_interval
-    _check_guidance(scale, interval)
-    guided = GuidedVelocity(model, condition, flow, float(scale), interval, budgets, guidance_budgets, text_budget)
-    with _bar(count - start, progress) as advance:
+    check_finite("guidance scale", scale)
+    _check_interval(interval)
+    guided = GuidedVelocity(model, condition, flow, float(scale), interval, None if backbone is model else budgets)
+
+    with tqdm(total=count - start, desc="sampling", unit="step", disable=not progress) as bar:
 
         def after_step(step: int, x: torch.Tensor) -> torch.Tensor:
-            advance()
+            bar.update()
             changed = None if callback is None else callback(start + step, x, guided.estimate)
             return x if changed is None else _same_kind(changed, x)
 
@@ -172,28 +177,12 @@ def _same_kind(state: Any, before: torch.Tensor) -> torch.Tensor:
     return state.to(before.device, before.dtype)
 
 
-def _check_guidance(scale: Any, interval: Any) -> None:
-    if not is_finite(scale):
-        raise InputError(f"guidance scale {scale!r} is not usable; allowed: a finite number, 1 for none")
+def check_callback(name: str, callback: Any) -> None:
+    if callback is not None and not callable(callback):
+        raise InputError(f"{name} {callback!r} cannot be called; give a function")
+
+
+def _check_interval(interval: Any) -> None:
     two = isinstance(interval, (tuple, list)) and len(interval) == 2
     if not two or not all(is_finite(end) or end == math.inf for end in interval) or not 0 <= interval[0] < interval[1]:
         raise InputError(f"guidance interval {interval!r} is not usable; allowed: (from, to) with 0 <= from < to")
-
-
-class _bar:
-    """A progress bar over the steps, or none."""
-
-    def __init__(self, total: int, show: bool):
-        self.total, self.show = total, show
-
-    def __enter__(self) -> Callable[[], object]:
-        if not self.show:
-            return lambda: None
-        from tqdm.auto import tqdm
-
-        self.bar = tqdm(total=self.total, desc="sampling", unit="step")
-        return self.bar.update
-
-    def __exit__(self, *exception: object) -> None:
-        if self.show:
-            self.bar.close()

@@ -6,7 +6,7 @@ rotary convention) stays in that file; the rest of the package sees only what is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from rti.errors import InputError, check_finite, check_whole
+from rti.errors import InputError, check_choice, check_finite, check_whole
 from rti.flow import MOST_STEPS
 
 MOST_BLOCKS, WIDEST = 1000, 2**20  # of any model: a config of more is damaged, or is there to fill the memory
@@ -40,31 +40,25 @@ class Condition:
         """Some of the batch; `index` is a slice or a tensor of indices."""
         return self._map(lambda value: value[index])
 
-    def _map(self, function) -> Condition:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: None if value is None else function(value) for name, value in values.items()})
+    def _map(self, function: Callable[..., torch.Tensor], *others: Condition) -> Condition:
+        """A function of each tensor, and of the others' tensors of the same name."""
+        values = {}
+        for field in fields(self):
+            parts = [getattr(condition, field.name) for condition in (self, *others)]
+            values[field.name] = None if parts[0] is None else function(*parts)
+        return replace(self, **values)
 
     def to(self, device: torch.device | str) -> Condition:
         return self._map(lambda value: value.to(device))
 
     def where(self, keep: torch.Tensor, other: Condition) -> Condition:
         """Row by row this condition where `keep` (B,), else the other."""
-        values = {}
-        for field in fields(self):
-            mine, theirs = getattr(self, field.name), getattr(other, field.name)
-            rows = keep.view(-1, *[1] * (mine.ndim - 1)) if mine is not None else None
-            values[field.name] = None if mine is None else torch.where(rows, mine, theirs)
-        return replace(self, **values)
+        return self._map(lambda a, b: torch.where(keep.view(-1, *[1] * (a.ndim - 1)), a, b), other)
 
     @staticmethod
     def cat(conditions: Sequence[Condition]) -> Condition:
         """Several conditions of one kind as one batch."""
-        first = conditions[0]
-        values = {}
-        for field in fields(first):
-            parts = [getattr(condition, field.name) for condition in conditions]
-            values[field.name] = None if parts[0] is None else torch.cat(parts)
-        return replace(first, **values)
+        return conditions[0]._map(lambda *parts: torch.cat(parts), *conditions[1:])
 
 
 @dataclass(frozen=True)
@@ -79,8 +73,7 @@ class FlowSettings:
     time_floor: float = 0.05  # 1 - t is never taken to be smaller
 
     def __post_init__(self):
-        if self.sampler not in ("euler", "heun"):
-            raise InputError(f"sampler {self.sampler!r} is unknown; allowed: euler, heun")
+        check_choice("sampler", self.sampler, ("euler", "heun"))
         check_whole("sampling steps", self.steps, MOST_STEPS)
         interval = self.guidance_interval
         if not isinstance(interval, tuple) or len(interval) != 2:
@@ -154,10 +147,6 @@ class Backbone(nn.Module):
 
         `text_tokens` says how many there are where the text is shortened.
         """
-        raise NotImplementedError
-
-    def outer_flops(self) -> float:
-        """The same of all that is outside the paper's count: patches in, patches out, time and modulation."""
         raise NotImplementedError
 
     def forward(

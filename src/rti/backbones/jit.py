@@ -10,16 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from rti.backbones import layers
-from rti.backbones.base import (
-    MOST_BLOCKS,
-    WIDEST,
-    Backbone,
-    Condition,
-    FlowSettings,
-    Tokens,
-    check_table,
-    grid_of,
-)
+from rti.backbones.base import MOST_BLOCKS, WIDEST, Backbone, Condition, FlowSettings, Tokens, check_table, grid_of
 from rti.backbones.layers import FloatTable, PatchEmbed, RMSNorm, TimeEmbed, attention
 from rti.errors import InputError, check_finite, check_whole
 
@@ -50,8 +41,8 @@ class JiTConfig:
         for name in ("in_channels", "hidden_size", "num_heads", "bottleneck_dim", "num_classes"):
             check_whole(name, getattr(self, name), WIDEST)
         check_whole("depth", self.depth, MOST_BLOCKS)
-        for name in ("mlp_ratio", "patch_spacing"):
-            check_finite(name, getattr(self, name))
+        check_finite("mlp_ratio", self.mlp_ratio)
+        check_finite("patch_spacing", self.patch_spacing, above=0)
         if self.hidden_size % self.num_heads or (self.hidden_size // self.num_heads) % 4:
             raise InputError(
                 f"hidden_size {self.hidden_size} must split into {self.num_heads} heads of a multiple of 4 channels"
@@ -61,8 +52,6 @@ class JiTConfig:
         rows, columns = grid_of(self.input_size, self.patch_size)
         check_table("patches", rows * columns, self.hidden_size)
         check_table("in_context_len", self.in_context_len, self.hidden_size)
-        if not self.patch_spacing > 0:
-            raise InputError(f"patch_spacing must be above 0, got {self.patch_spacing!r}")
 
     @property
     def head_dim(self) -> int:
@@ -280,10 +269,3 @@ class JiT(Backbone):
         tokens = image_tokens + (config.in_context_len if block >= config.in_context_start else 0)
         linear = 4 * config.hidden_size**2 + 3 * config.hidden_size * config.mlp_width
         return 2 * tokens * linear + 4 * tokens * tokens * config.hidden_size
-
-    def outer_flops(self) -> float:
-        config, hidden = self.config, self.config.hidden_size
-        pixels = config.in_channels * config.patch_size**2
-        patches = self.patches * (config.bottleneck_dim * (pixels + hidden) + hidden * pixels)
-        time_and_modulation = (TimeEmbed.FREQUENCIES + hidden) * hidden + (6 * config.depth + 2) * hidden**2
-        return 2 * (patches + time_and_modulation)

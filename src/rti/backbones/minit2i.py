@@ -13,16 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from rti.backbones import layers
-from rti.backbones.base import (
-    MOST_BLOCKS,
-    WIDEST,
-    Backbone,
-    Condition,
-    FlowSettings,
-    Tokens,
-    check_table,
-    grid_of,
-)
+from rti.backbones.base import MOST_BLOCKS, WIDEST, Backbone, Condition, FlowSettings, Tokens, check_table, grid_of
 from rti.backbones.layers import FloatTable, PatchEmbed, RMSNorm, TimeEmbed, attention
 from rti.errors import InputError, check_finite, check_whole
 
@@ -56,14 +47,13 @@ class MiniT2IConfig:
     patch_spacing: float = 1.0  # distance of neighbouring patches in the position tables, for training at half size
 
     def __post_init__(self):
-        for name in ("in_channels", "txt_input_size", "hidden_size", "cond_vec_size", "num_heads", "head_dim"):
-            check_whole(name, getattr(self, name), WIDEST)
-        for name in ("pca_channels", "prompt_length"):
+        widths = ("in_channels", "txt_input_size", "hidden_size", "cond_vec_size", "num_heads", "head_dim")
+        for name in (*widths, "pca_channels", "prompt_length"):
             check_whole(name, getattr(self, name), WIDEST)
         check_whole("depth_double", self.depth_double, MOST_BLOCKS)
         check_whole("txt_preamble_depth", self.txt_preamble_depth, MOST_BLOCKS, least=0)
-        for name in ("mlp_ratio", "patch_spacing"):
-            check_finite(name, getattr(self, name))
+        check_finite("mlp_ratio", self.mlp_ratio)
+        check_finite("patch_spacing", self.patch_spacing, above=0)
         if self.prediction != "x":
             raise InputError(f"prediction {self.prediction!r} is not supported; allowed: 'x', the clean image")
         if self.txt_hidden_size != self.hidden_size:
@@ -75,8 +65,6 @@ class MiniT2IConfig:
         rows, columns = grid_of(self.image_size, self.patch_size)
         check_table("patches", rows * columns, max(self.hidden_size, self.head_dim))
         check_table("prompt_length", self.prompt_length, self.head_dim)
-        if not self.patch_spacing > 0:
-            raise InputError(f"patch_spacing must be above 0, got {self.patch_spacing!r}")
 
     @property
     def mlp_width(self) -> int:
@@ -287,9 +275,3 @@ class MiniT2I(Backbone):
         tokens = image_tokens + (config.prompt_length if text_tokens is None else text_tokens)
         linear = 4 * config.hidden_size * inner + 3 * config.hidden_size * config.mlp_width
         return 2 * tokens * linear + 4 * tokens * tokens * inner
-
-    def outer_flops(self) -> float:
-        config = self.config
-        pixels = config.in_channels * config.patch_size**2
-        narrow = config.pca_channels * (pixels + config.hidden_size)
-        return 2 * self.patches * (narrow + config.hidden_size * pixels)

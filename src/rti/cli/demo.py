@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from rti.cli.models import DEVICE_HELP, load_pipeline
-from rti.cli.options import budget_option, number_option, seed_option, steps_option
-from rti.cli.output import show_json, show_table, whole_numbers
+from rti.cli.options import budget_option, command, number_option, seed_option, steps_option
+from rti.cli.output import show_table, whole_numbers
 from rti.errors import InputError
-from rti.shipped import DEFAULT
+from rti.shipped import DEFAULT, find_shipped
 
 
+@command
 def demo(
     output: Path = typer.Option("demo.png", "--output", "-o", help="Where to write the picture."),
     budget: str = budget_option("128,64,32,16", help="Numbers of regions, one row each, below the dense one."),
@@ -20,8 +22,7 @@ def demo(
     seed: int = seed_option(0, help="Seed of the first prompt; the next has the next seed."),
     passes: int = number_option(2, help="How often each row is drawn; its time is the median."),
     device: str = typer.Option("auto", help=DEVICE_HELP),
-    json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
-) -> None:
+) -> dict[str, Any]:
     """Draw the same prompts and seeds at several budgets with the model that ships with rti, and time them.
 
     Nothing is downloaded. The rows take turns, so the speed-ups are those of this
@@ -29,7 +30,6 @@ def demo(
     """
     from rti.images import check_output, save_image
     from rti.lab.demo import PROMPTS, demo_sheet, measured_accuracies, run_demo
-    from rti.shipped import find_shipped
 
     check_output(output)
     budgets = whole_numbers(budget, "budget")
@@ -40,21 +40,13 @@ def demo(
     accuracies, images = measured_accuracies(folder)
     rows = run_demo(pipe, budgets, steps=steps, seed=seed, passes=passes, accuracies=accuracies)
     path = save_image(demo_sheet(rows, PROMPTS, pipe.backbone.grid), output)
-    report = [
-        {
-            "budget": "dense" if row.budget is None else row.budget,
-            "seconds": round(row.seconds, 2),
-            "speedup": round(row.speedup, 2),
-            "accuracy": row.accuracy,
-        }
-        for row in rows
-    ]
+    report, cells = [], []
+    for row in rows:
+        seconds, speedup = round(row.seconds, 2), round(row.speedup, 2)
+        report.append({"budget": row.name, "seconds": seconds, "speedup": speedup, "accuracy": row.accuracy})
+        cells.append((row.name, seconds, speedup, "" if row.accuracy is None else f"{100 * row.accuracy:.1f} %"))
     title = f"{path}: {len(PROMPTS)} pictures a row, {steps} steps, medians of {passes} passes in turn"
     if accuracies:
         title += f"\nright: share of {images} pictures of rti eval scenes, measured when the model was made"
-    cells = [
-        (*list(row.values())[:3], "" if row["accuracy"] is None else f"{100 * row['accuracy']:.1f} %") for row in report
-    ]
     show_table(title, ("budget", "seconds", "speed-up", "right"), cells)
-    if json:
-        show_json({"output": str(path), "model": DEFAULT, "steps": steps, "rows": report})
+    return {"output": str(path), "model": DEFAULT, "steps": steps, "rows": report}

@@ -92,16 +92,10 @@ def encode(
 
 def _of_model(model: str) -> tuple[Path | str, int]:
     """Where a model's text encoder is, and how long its prompts are."""
-    from rti.adapter import Stored, adapter_folder
-    from rti.presets import find_preset
     from rti.resolve import describe
     from rti.text.encoder import text_encoder_of
 
     backbone, _, _ = describe(model)
-    folder = adapter_folder(model) if Path(model).exists() or find_preset(model) is None else None
-    if folder is not None:  # built from its sizes alone, it does not know where its backbone came from
-        source = Stored.open(folder).origin.get("source")
-        backbone.source = source if isinstance(source, dict) else None
     named = text_encoder_of(backbone)
     if backbone.conditioned_on != "text" or named is None:
         raise InputError(f"{model} takes class labels, no captions; there is nothing to encode for it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,13 @@ import typer
 from rti.cli.models import DEVICE_HELP, MODEL_HELP, load_pipeline
 from rti.cli.options import budget_option, command, guidance_option, number_option, seed_option, steps_option
 from rti.cli.output import say, show_json, whole_numbers
+from rti.cli.probe import CORE, core_of, pairs
 from rti.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from rti.lab.probes.gallery import Drawing
+    from rti.lab.probes.trajectory import Run
     from rti.pipeline import Pipeline
 
 figures = typer.Typer(
@@ -26,7 +28,6 @@ figures = typer.Typer(
     "For example: rti figure redundancy probes; rti figure gallery scenes 'a red star' --budgets 128,64",
 )
 
-DATA = typer.Argument(help="Folder of rti probe, or the JSON file it wrote there.")
 OUTPUT_HELP = "Where to write the PNG; the SVG and the data go beside it."
 PAPER = typer.Option(False, "--paper", help="Draw the paper's values of MiniT2I-B/16 beside it.")
 TRAINED = typer.Option(None, help="A further method: NAME=FOLDER of its adapter. May be repeated.")
@@ -44,41 +45,51 @@ class Pictures:
     guidance: float = guidance_option()
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
     device: str = typer.Option("auto", help=DEVICE_HELP)
-    json: bool = JSON
 
-    def open(self) -> tuple[Pipeline, list[Any], Drawing]:
-        """The model, what to draw, and how."""
-        from rti.lab.probes.gallery import Drawing
+    def open(self, output: Path, moments: int = 1) -> Run:
+        """The model, what to draw, and how; the steps to watch are so many."""
+        from rti.lab.probes.trajectory import Run
 
+        _check(output)
         pipe = load_pipeline(self.model, self.adapter, device=self.device)
         subjects = self.subjects
         if pipe.backbone.conditioned_on == "labels":
             subjects = [number for text in subjects for number in whole_numbers(text, "labels")]
-        return pipe, subjects, Drawing(self.seed, self.steps, self.guidance)
+        steps = pipe.backbone.flow.steps if self.steps is None else self.steps
+        return Run(pipe, subjects, self.seed, steps, self.guidance, moments)
 
-    def write(self, figure: Figure, data: dict[str, Any], output: Path) -> None:
-        _write(figure, data | {"model": self.model}, output, self.json)
+    def trained(self, typed: list[str] | None) -> dict[str, Pipeline]:
+        """Each with a backbone of its own, since an adapter changes it."""
+        from rti.adapter import adapter_folder
+
+        folders = pairs(typed)
+        for folder in folders.values():
+            if adapter_folder(folder) is None:
+                raise InputError(f"{folder} holds no adapter")
+        return {name: load_pipeline(str(folder), device=self.device) for name, folder in folders.items()}
+
+    def write(self, figure: Figure, data: dict[str, Any], output: Path) -> dict[str, Any]:
+        return _write(figure, data | {"model": self.model}, output)
 
 
-def _from_data(name: str, text: str) -> Any:
+def _of_probe(name: str, text: str) -> Callable[..., dict[str, Any]]:
     """A command that draws what a probe left."""
 
-    def command(
-        data: Path = DATA,
+    def draw(
+        data: Path = typer.Argument(help="Folder of rti probe, or the JSON file it wrote there."),
         output: Path = typer.Option(None, "--output", "-o", help=OUTPUT_HELP),
         paper: bool = PAPER,
-        json: bool = JSON,
-    ) -> None:
+    ) -> dict[str, Any]:
         from rti.lab.probes import figures as drawn
         from rti.lab.probes.records import read_data
 
         values = read_data(data, name)
-        output = output or (data if os.path.isdir(data) else data.parent) / f"{name}.png"
-        _check(output)
-        _write(getattr(drawn, f"{name}_figure")(values, paper), values, output, json)
+        file = output or (data if os.path.isdir(data) else data.parent) / f"{name}.png"
+        _check(file)
+        return _write(getattr(drawn, f"{name}_figure")(values, paper), values, file)
 
-    command.__doc__ = text
-    return command
+    draw.__doc__ = text
+    return draw
 
 
 for _name, _text in {
@@ -86,10 +97,11 @@ for _name, _text in {
     "orders": "The three orders: what they retain, and how compact their regions are.",
     "routing": "Where a trained partition puts its regions while a picture forms.",
 }.items():
-    figures.command(_name)(_from_data(_name, _text))
+    figures.command(_name)(command(_of_probe(_name, _text)))
 
 
 @figures.command()
+@command
 def lorenz(
     data: list[Path] = typer.Argument(
         help="JSON files of rti probe redundancy, or folders of rti probe lorenz; a curve each."
@@ -97,8 +109,7 @@ def lorenz(
     names: str = typer.Option(None, help="What to call the curves, separated by commas. Default: the files' names."),
     output: Path = typer.Option("lorenz.png", "--output", "-o", help=OUTPUT_HELP),
     paper: bool = PAPER,
-    json: bool = JSON,
-) -> None:
+) -> dict[str, Any]:
     """How unevenly detail lies, in the pictures a model draws and in photographs."""
     from rti.files import read_json
     from rti.lab.probes.figures import lorenz_figure
@@ -109,12 +120,11 @@ def lorenz(
     _check(output)
     curves = {}
     for title, path in zip(titles, data, strict=True):
-        values = read_json(path / "lorenz.json" if os.path.isdir(path) else path)
-        curve = values["lorenz"].get("share_of_detail") if isinstance(values.get("lorenz"), dict) else None
-        if curve is None:
+        found = read_json(path / "lorenz.json" if os.path.isdir(path) else path).get("lorenz")
+        if not isinstance(found, dict) or "share_of_detail" not in found:
             raise InputError(f"{path} has no Lorenz curve; allowed: what rti probe redundancy or lorenz writes")
-        curves[title] = curve
-    _write(lorenz_figure(curves, paper), {"figure": "lorenz", "curves": curves}, output, json)
+        curves[title] = found["share_of_detail"]
+    return _write(lorenz_figure(curves, paper), {"figure": "lorenz", "curves": curves}, output)
 
 
 @figures.command()
@@ -124,19 +134,15 @@ def gallery(
     budgets: str = budget_option("0.5,0.25,0.125", help="Budgets, a row each, below the dense one."),
     trained: list[str] = TRAINED,
     output: Path = typer.Option("gallery.png", "--output", "-o", help=OUTPUT_HELP),
-) -> None:
+) -> dict[str, Any]:
     """The budget sweep: a dense row, then every budget, the same prompts and noise, for one method or several."""
     from rti.lab.probes.gallery import gallery as draw
     from rti.method.budgets import parse_budget
 
-    _check(output)
     wanted = [parse_budget(text) for text in budgets.split(",")]
-    pipe, subjects, drawing = pictures.open()
-    pipes = ({pipe.elastic.config.name: pipe} if pipe.elastic else {}) | _pipelines(trained, pictures.device)
-    if not pipes:
-        advice = "give --adapter FOLDER or --trained NAME=FOLDER"
-        raise InputError(f"{pictures.model} has no adapter, so it has no budget; {advice}")
-    pictures.write(*draw(pipes, subjects, wanted, drawing), output)
+    run = pictures.open(output)
+    own = {run.pipe.elastic.config.name: run.pipe} if run.pipe.elastic else {}
+    return pictures.write(*draw(run, own | pictures.trained(trained), wanted), output)
 
 
 @figures.command()
@@ -146,14 +152,12 @@ def overlay(
     budget: str = budget_option("0.25", help="How many regions: 64, 0.25, 25%."),
     moments: int = number_option(2, help="How many moments of sampling; two are early and late."),
     output: Path = typer.Option("overlay.png", "--output", "-o", help=OUTPUT_HELP),
-) -> None:
+) -> dict[str, Any]:
     """The regions an adapter uses along sampling, drawn on the picture as it forms."""
     from rti.lab.probes.gallery import overlay as draw
     from rti.method.budgets import parse_budget
 
-    _check(output)
-    pipe, subjects, drawing = pictures.open()
-    pictures.write(*draw(pipe, subjects, parse_budget(budget), moments, drawing), output)
+    return pictures.write(*draw(pictures.open(output, moments), parse_budget(budget)), output)
 
 
 @figures.command()
@@ -162,39 +166,22 @@ def methods(
     pictures: Pictures,
     budget: str = budget_option("0.25", help="How many groups: 64, 0.25, 25%."),
     trained: list[str] = TRAINED,
-    core: str = typer.Option(None, help="First and last block of the core. Default: the adapter's, or the paper's."),
+    core: str = CORE,
     output: Path = typer.Option("methods.png", "--output", "-o", help=OUTPUT_HELP),
-) -> None:
+) -> dict[str, Any]:
     """Methods side by side, their groups tinted: every reduction there is, fresh, on the frozen model's tokens.
 
     With --trained those methods alone, and below the groups of each its picture.
     """
-    from rti.cli.probe import core_of, pair
     from rti.lab.probes.gallery import methods as draw
     from rti.lab.probes.groupings import grouping_rows
     from rti.method.budgets import parse_budget
 
-    _check(output)
-    pipe, subjects, drawing = pictures.open()
-    span = core_of(pictures.model, None, pipe, core)
-    rows = grouping_rows(pipe.backbone, span, dict(pair(text) for text in trained or ()))
-    pipes = _pipelines(trained, pictures.device)
-    rows = [row for row in rows if row.trained] if pipes else rows
-    pictures.write(*draw(pipe, rows, span, subjects, parse_budget(budget), drawing, pipes), output)
-
-
-def _pipelines(trained: list[str] | None, device: str) -> dict[str, Pipeline]:
-    """Each with a backbone of its own, since an adapter changes it."""
-    from rti.adapter import adapter_folder
-    from rti.cli.probe import pair
-
-    pipes = {}
-    for text in trained or ():
-        name, folder = pair(text)
-        if adapter_folder(folder) is None:
-            raise InputError(f"{folder} holds no adapter")
-        pipes[name] = load_pipeline(str(folder), device=device)
-    return pipes
+    run = pictures.open(output, moments=3)
+    span = core_of(pictures.model, None, run.pipe, core)
+    rows = grouping_rows(run.pipe.backbone, span, pairs(trained))
+    rows = [row for row in rows if row.trained] if trained else rows
+    return pictures.write(*draw(run, rows, span, parse_budget(budget), pictures.trained(trained)), output)
 
 
 def _check(output: Path) -> None:
@@ -205,13 +192,14 @@ def _check(output: Path) -> None:
     check_output(output)
 
 
-def _write(figure: Figure, values: dict[str, Any], output: Path, json: bool) -> None:
+def _write(figure: Figure, values: dict[str, Any], output: Path, json: bool = False) -> dict[str, Any]:
     from rti.lab.plots import save_both
     from rti.lab.probes.records import write_data
 
-    paths = save_both(figure, output)
-    data = output.with_suffix(".json")
-    write_data(data, values)
-    say(", ".join(str(path) for path in (*paths, data)))
+    paths = [*save_both(figure, output), output.with_suffix(".json")]
+    write_data(paths[-1], values)
+    say(", ".join(map(str, paths)))
+    written = dict(zip(("output", "svg", "data"), map(str, paths), strict=True))
     if json:
-        show_json({"output": str(paths[0]), "svg": str(paths[1]), "data": str(data)})
+        show_json(written)
+    return written

@@ -14,20 +14,18 @@ from rti.errors import InputError
 RUNS = typer.Argument(
     help="Scored folders of rti generate, or folders of those, or JSON of rti compare. NAME=FOLDER names its method."
 )
-AGAINST = typer.Option(
-    "measured", help="Against what: speed-ups, measured or by the arithmetic of flops or image tokens, or the budget."
-)
+AGAINST_HELP = "Against measured speed-ups, those by arithmetic (flops or tokens), budget, or seconds a picture."
 SPEEDS = typer.Option(
     None, help="Measured speed-ups from a file of rti bench --json; NAME=FILE for one method. May be repeated."
 )
 
 
-def _against_speed(name: str, metrics: str, text: str) -> Any:
-    """A command that draws scores against speed-ups."""
+def _of_runs(name: str, metrics: str, against: str, text: str) -> Any:
+    """A command that draws scores against what runs cost."""
 
     def command(
         runs: list[str] = RUNS,
-        against: str = AGAINST,
+        against: str = typer.Option(against, help=AGAINST_HELP),
         speeds: list[str] = SPEEDS,
         metrics: str = typer.Option(metrics, help="Which scores, a panel each; those that no run has are left out."),
         output: Path = typer.Option(f"{name}.png", "--output", "-o", help=OUTPUT_HELP),
@@ -41,14 +39,14 @@ def _against_speed(name: str, metrics: str, text: str) -> Any:
         figure = frontier_figure(rows, metrics.split(","), against)
         _write(figure, {"figure": name, "against": against, "rows": rows}, output, json)
 
-    command.__doc__ = text
-    command.__name__ = name
+    command.__doc__, command.__name__ = text, name
     return command
 
 
-frontier = _against_speed(
+frontier = _of_runs(
     "frontier",
     "geneval,clip,pick,imagereward",
+    "measured",
     """Each score against the speed-up or the budget, of several methods and backbones, dense marked.
 
     rti figure frontier runs/dense runs/r512 runs/r256 similarity=runs/s512 similarity=runs/s256
@@ -58,34 +56,24 @@ frontier = _against_speed(
     drawing the pictures, or of rti bench: rti bench MODEL --json | tail -n 1 > FILE
     """,
 )
-fid = _against_speed(
+fid = _of_runs(
     "fid",
     "fid,is",
+    "measured",
     """FID and Inception Score against the speed-up or the budget, of several methods and backbones, dense marked.
 
     rti figure fid runs/dense runs/r193 runs/r130 "token skip=runs/skip" "token skip=runs/deep" --against tokens
     """,
 )
-
-
-def steps(
-    runs: list[str] = RUNS,
-    metrics: str = typer.Option(
-        "geneval,clip,pick,imagereward,fid", help="Which scores, a panel each; those that no run has are left out."
-    ),
-    output: Path = typer.Option("steps.png", "--output", "-o", help=OUTPUT_HELP),
-    json: bool = JSON,
-) -> None:
+steps = _of_runs(
+    "steps",
+    "geneval,clip,pick,imagereward,fid",
+    "seconds",
     """Fewer steps or fewer tokens: each score against the seconds a picture takes, a line per budget.
 
     rti figure steps runs/dense-6 runs/dense-20 runs/dense-39 runs/r256-16 runs/r256-50 runs/r256-100
-    """
-    from rti.lab.pictures.frontier import steps_figure
-    from rti.lab.pictures.scored_runs import read_runs
-
-    _check(output)
-    rows = read_runs(runs)
-    _write(steps_figure(rows, metrics.split(",")), {"figure": "steps", "rows": rows}, output, json)
+    """,
+)
 
 
 def redundancy(
@@ -100,8 +88,7 @@ def redundancy(
     Of several models their profiles over the relative depth, a panel for each
     size of picture: rti figure redundancy probes/b16 probes/l16 -o depth.png
     """
-    from rti.lab.probes.figures import redundancy_figure
-    from rti.lab.probes.profiles import profiles, profiles_figure
+    from rti.lab.probes.figures import profiles, profiles_figure, redundancy_figure
     from rti.lab.probes.records import read_data
 
     if len(data) == 1:
@@ -129,8 +116,8 @@ def walks(
     json: bool = JSON,
 ) -> None:
     """The three orders as walks over a small grid, the same run of positions shaded in each. No model needed."""
-    from rti.lab.probes.walks import walks as find
-    from rti.lab.probes.walks import walks_figure
+    from rti.lab.probes.figures import walks as find
+    from rti.lab.probes.figures import walks_figure
 
     sides = whole_numbers(grid, "grid")
     if len(sides) != 2:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from rti.cli.models import (
-    COMPILE_HELP,
-    DEVICE_HELP,
-    DTYPE_HELP,
-    GUIDANCE_BUDGET_HELP,
-    INT8_HELP,
-    MODEL_HELP,
-    TEXT_BUDGET_HELP,
-    load_pipeline,
-)
-from rti.cli.options import budget_option, guidance_option, number_option, seed_option, steps_option
-from rti.cli.output import say, show_error, show_json, show_table
+from rti.cli.models import GUIDANCE_BUDGET_HELP, MODEL_HELP, TEXT_BUDGET_HELP
+from rti.cli.options import Runtime, budget_option, command, guidance_option, number_option, seed_option, steps_option
+from rti.cli.output import say, show_error, show_table
 
 PROMPTS_HELP = (
     "geneval, parti or mjhq (fetched once, and checked); a copy of their file (.jsonl, .tsv, .json); a text file with "
@@ -25,34 +18,42 @@ PROMPTS_HELP = (
 )
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """How pictures are drawn, for commands which draw many of them: `settings()` is the shared part of the settings."""
+
+    guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP)
+    text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP)
+    steps: int = steps_option(None)
+    guidance: float = guidance_option()
+    batch: int = number_option(16, help="Pictures at a time on each process; it does not change them.")
+
+    def settings(self) -> dict[str, Any]:
+        from rti.method.budgets import parse_budget
+
+        budgets = {"guidance_budget": self.guidance_budget, "text_budget": self.text_budget}
+        parsed = {name: None if text is None else parse_budget(text) for name, text in budgets.items()}
+        return parsed | {"steps": self.steps, "guidance": self.guidance}
+
+
+@command
 def generate(
+    runtime: Runtime,
+    drawing: Drawing,
     model: str = typer.Argument(help=MODEL_HELP),
     prompts: str = typer.Option(..., help=PROMPTS_HELP),
     output: Path = typer.Option(
         ..., "--output", "-o", help="Folder for the pictures: new, or that of a run to resume."
     ),
     budget: str = budget_option("dense", help="Regions: dense (the frozen backbone), 256, or a share such as 0.25."),
-    guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP),
-    text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP),
-    adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
     images: int = number_option(None, help="Pictures per prompt. Default: the benchmark's, 4 for geneval, else 1."),
     count: int = number_option(
         None, help="So many prompts, spread over all; of scenes and classes so many (240 and 50000). Default: all."
     ),
     split: str = typer.Option("train", help="Of scenes: train, held-out or all."),
-    steps: int = steps_option(None),
-    guidance: float = guidance_option(),
     seed: int = seed_option(0, help="Every picture has a seed of its own, made from this and its place."),
-    batch: int = number_option(16, help="Pictures at a time on each process."),
-    size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ..."),
-    text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names."),
     lenient: bool = typer.Option(False, "--lenient", help="Leave out words the model does not know, with a warning."),
-    dtype: str = typer.Option("float32", help=DTYPE_HELP),
-    int8: bool = typer.Option(False, "--int8", help=INT8_HELP),
-    compile: bool = typer.Option(False, "--compile", help=COMPILE_HELP),
-    device: str = typer.Option("auto", help=DEVICE_HELP),
-    json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
-) -> None:
+) -> dict[str, Any]:
     """Draw the prompts of a benchmark into a folder, in the layout it expects, with a manifest of how.
 
     rti generate scenes --prompts scenes --budget 64 -o runs/r64/scenes
@@ -62,42 +63,27 @@ def generate(
     To resume after any interruption, run the same command again: what is
     there and whole stays. A folder drawn with other settings is refused.
     """
-    import os
-
-    import torch
-
     from rti.lab.pictures.folder import images_per_second
     from rti.lab.pictures.generation import Generation, GenerationSettings, Shard
     from rti.lab.pictures.prompts import open_prompts
     from rti.method.budgets import parse_budget
 
     shard = Shard.of_environment()
-    settings = GenerationSettings(
-        budget=parse_budget(budget),
-        guidance_budget=None if guidance_budget is None else parse_budget(guidance_budget),
-        text_budget=None if text_budget is None else parse_budget(text_budget),
-        steps=steps,
-        guidance=guidance,
-        images=images,
-        seed=seed,
-        lenient=lenient,
-        int8=int8,
-    )
-    if device == "auto" and shard.world > 1 and torch.cuda.is_available():
-        device = f"cuda:{int(os.environ.get('LOCAL_RANK', shard.rank)) % torch.cuda.device_count()}"
+    own = {"images": images, "seed": seed, "lenient": lenient, "int8": runtime.int8}
+    settings = GenerationSettings(parse_budget(budget), **drawing.settings(), **own)
     # Prompts first, a model may take long to load; but only the model knows how many classes it has.
     wanted = None if prompts == "classes" else open_prompts(prompts, count, seed=seed, split=split)
-    pipe = load_pipeline(model, adapter, dtype, device, compile, size=size, text_encoder=text_encoder)
+    pipe = replace(runtime, device=shard.device(runtime.device)).load(model)
     if wanted is None:
         wanted = open_prompts(prompts, count, getattr(pipe.backbone.config, "num_classes", None))
-    generation = Generation(pipe, wanted, output, settings, {"model": model, "adapter": adapter})
+    generation = Generation(pipe, wanted, output, settings, {"model": model, "adapter": runtime.adapter})
     try:
-        result = generation.run(batch, shard)
+        result = generation.run(drawing.batch, shard)
     except KeyboardInterrupt:
         show_error(f"interrupted with {generation.missing()} pictures to go; run the same command again to go on")
         raise typer.Exit(130) from None
     if shard.rank > 0:
-        return
+        return None
     rate, missing = images_per_second(output), generation.missing()
     values = {
         "output": str(output),
@@ -114,5 +100,4 @@ def generate(
     show_table(f"rti generate {model} --prompts {prompts}", ("", ""), rows)
     if missing:
         say(f"process 1 of {shard.world} is done; {missing} pictures are still being drawn by the others")
-    if json:
-        show_json(values | {"manifest": generation.manifest})
+    return values | {"manifest": generation.manifest}

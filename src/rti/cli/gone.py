@@ -17,7 +17,12 @@ class Gone(NamedTuple):
     has_value: bool = True
 
 
-GONE: list[Gone] = []
+_EXTRACTOR = "torch-fidelity makes the features; those of any other network go in by --features FILE"
+GONE: list[Gone] = [
+    Gone("eval scenes", "--reuse", "the same --output goes on with what it has, budget by budget"),
+    Gone("score fid", "--extractor", _EXTRACTOR),
+    Gone("score is", "--extractor", _EXTRACTOR),
+]
 
 
 def without_what_is_gone(arguments: Sequence[str]) -> list[str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
-from rti.errors import InputError
 from rti.presets import PRESETS
 from rti.shipped import SHIPPED
 
@@ -14,8 +12,7 @@ if TYPE_CHECKING:
 
 _SHIPPED = f"A model that ships with rti ({', '.join(SHIPPED)}), a" if SHIPPED else "A"
 MODEL_HELP = f"{_SHIPPED} preset ({', '.join(PRESETS)}), or the folder of a checkpoint or of an adapter."
-DTYPES = ("float32", "bfloat16", "float16")
-DTYPE_HELP = f"Weights as {', '.join(DTYPES)}; the sampling state is always float32."
+DTYPE_HELP = "Weights as float32, bfloat16, float16; the sampling state is always float32."
 DEVICE_HELP = "cpu, cuda, cuda:1, mps, or auto."
 TEXT_BUDGET_HELP = "Text tokens in the trunk, such as 32 or 0.25; the adapter must have text regions. Default: all."
 INT8_HELP = "The blocks' linear layers in int8, on a CPU, dense as well: less time for the released sizes."
@@ -32,19 +29,11 @@ def load_pipeline(
     **options: Any,
 ) -> Pipeline:
     """The pipeline of a model as typed, its LoRA not folded in; `options` go to `Pipeline.from_pretrained`."""
-    if dtype not in DTYPES:
-        raise InputError(f"dtype {dtype!r} is unknown; allowed: {', '.join(DTYPES)}")
-    import torch
-
     from rti.pipeline import Pipeline
-    from rti.precision import emulated_warning, is_emulated
+    from rti.precision import place
 
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cpu" and is_emulated(dtype):
-        warnings.warn(emulated_warning(dtype), stacklevel=2)
-    options |= {"torch_dtype": getattr(torch, dtype), "device": device, "fuse": False}
-    pipe = Pipeline.from_pretrained(model, adapter=adapter, **options)
+    device, kind = place(device, dtype)
+    pipe = Pipeline.from_pretrained(model, adapter=adapter, dtype=kind, device=device, fuse=False, **options)
     if compile:
         pipe.backbone.compile_repeated_blocks()
     return pipe

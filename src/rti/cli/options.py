@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
-from rti.cli.models import COMPILE_HELP, DEVICE_HELP, DTYPE_HELP, INT8_HELP, load_pipeline
+from rti.cli.models import (
+    COMPILE_HELP,
+    DEVICE_HELP,
+    DTYPE_HELP,
+    GUIDANCE_BUDGET_HELP,
+    INT8_HELP,
+    TEXT_BUDGET_HELP,
+    load_pipeline,
+)
 from rti.cli.output import show_json
 from rti.errors import InputError
+from rti.method.budgets import Budget, Budgets, parse_budget
 
 if TYPE_CHECKING:
     from rti.pipeline import Pipeline
@@ -69,6 +78,20 @@ class Runtime:
     def load(self, model: str, **options: Any) -> Pipeline:
         options = {"size": self.size, "text_encoder": self.text_encoder} | options
         return load_pipeline(model, self.adapter, self.dtype, self.device, self.compile, **options)
+
+
+@dataclass(frozen=True)
+class MoreBudgets:
+    """The budgets beside that of the image: `budgets.beside(256)` is all of them as one value."""
+
+    text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP)
+    guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP)
+
+    def beside(self, image: Budget) -> Budgets:
+        """None for the image is the frozen backbone alone, which has no budget."""
+        if image is None:
+            return Budgets()
+        return Budgets(image, parse_budget(self.guidance_budget), parse_budget(self.text_budget))
 
 
 def command(function: Callable[..., Any]) -> Callable[..., None]:

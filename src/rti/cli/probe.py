@@ -10,7 +10,7 @@ import typer
 
 from rti.cli.models import DEVICE_HELP, DTYPE_HELP, MODEL_HELP, load_pipeline
 from rti.cli.options import budget_option, command, guidance_option, number_option, seed_option, steps_option
-from rti.cli.output import say, show_json, show_table, span
+from rti.cli.output import say, show_table, span
 from rti.errors import InputError
 from rti.presets import default_core, preset_of
 
@@ -29,7 +29,6 @@ WATCHED_HELP = "How many of the steps are watched, spread along the trajectory."
 BUDGET = budget_option("0.25", help="How many groups: 256, 0.25, 25%.")
 CORE = typer.Option(None, help="First and last block of the core. Default: the adapter's, or the paper's.")
 OUTPUT = typer.Option("probes", "--output", "-o", help="Folder for the data: what is done so far, and the result.")
-JSON = typer.Option(False, "--json", help="Print one JSON line at the end.")
 
 
 @dataclass(frozen=True)
@@ -51,23 +50,17 @@ class Probe:
     init: str = typer.Option(None, help="'random': random weights instead of a checkpoint, to try out the commands.")
     device: str = typer.Option("auto", help=DEVICE_HELP)
     dtype: str = typer.Option("float32", help=DTYPE_HELP)
-    json: bool = JSON
 
-    def open(self, prompts: int, watched: int) -> Run:
-        """The model and how it is run."""
+    def open(self, prompts: int, watched: int, core: str | None = None) -> tuple[Run, tuple[int, int]]:
+        """The model with how it is run, and its core."""
         from rti.lab.probes.subjects import subjects_of
         from rti.lab.probes.trajectory import Run
 
-        options = {"init": self.init} if self.init else {}
-        options |= {"size": self.size, "text_encoder": self.text_encoder}
+        options = {"size": self.size, "text_encoder": self.text_encoder} | ({"init": self.init} if self.init else {})
         pipe = load_pipeline(self.model, self.adapter, self.dtype, self.device, **options)
         subjects = subjects_of(pipe, prompts, self.seed, self.prompt_file)
-        return Run(
-            pipe, subjects, self.seed, steps=self.steps, guidance=self.guidance, watched=watched, batch=self.batch
-        )
-
-    def end(self, name: str, values: dict[str, Any]) -> None:
-        end(self.output, name, values, self.json)
+        run = Run(pipe, subjects, self.seed, self.steps, self.guidance, watched, self.batch)
+        return run, core_of(self.model, self.size, pipe, core)
 
 
 @probes.command()
@@ -79,7 +72,7 @@ def redundancy(
     budget: str = BUDGET,
     cuts: str = typer.Option("gaps", help="The rule that cuts by content: gaps (the paper's) or merge (ours)."),
     core: str = CORE,
-) -> None:
+) -> dict[str, Any]:
     """How much of every block's representation survives pooling, on the frozen model, and a core span from that.
 
     Cuts by content, evenly spaced cuts and skipping at one budget; and the
@@ -87,26 +80,21 @@ def redundancy(
     """
     from rti.lab.probes.redundancy import KINDS, probe_redundancy
     from rti.method.budgets import parse_budget
-    from rti.method.config import CUT_NAMES
 
-    if cuts not in CUT_NAMES:
-        raise InputError(f"cuts {cuts!r} is unknown; allowed: {', '.join(CUT_NAMES)}")
-    run = probe.open(prompts, watched)
-    core_span = core_of(probe.model, probe.size, run.pipe, core)
+    run, core_span = probe.open(prompts, watched, core)
     values = probe_redundancy(run, probe.output, core_span, parse_budget(budget), cuts)
-    blocks = zip(*(values["by_block"][kind] for kind in KINDS), strict=True)
     title = f"Variance retained at {values['budget']} of {values['patches']}, {values['prompts']} prompts, by block"
+    blocks = zip(*(values["by_block"][kind] for kind in KINDS), strict=True)
     show_table(title, ("block", *KINDS), [(str(block), *row) for block, row in enumerate(blocks)])
     by_step = zip(values["times"], *(values["by_step"][kind] for kind in KINDS), strict=True)
     title = f"At block {values['middle_block']}, by time (0 noise, 1 image)"
     show_table(title, ("time", *KINDS), [(f"{time:.2f}", *row) for time, *row in by_step])
-    detail = values["lorenz"]
+    shares = [100 * values["lorenz"][name] for name in ("in_top_15_percent", "in_top_half")]
     say(
-        f"Detail of the pictures: the most detailed 15 % of patches hold {100 * detail['in_top_15_percent']:.0f} %, "
-        f"half of them {100 * detail['in_top_half']:.0f} %"
+        "Detail of the pictures: the most detailed 15 % of patches hold {:.0f} %, half of them {:.0f} %".format(*shares)
     )
     say("Proposed core: blocks {} to {}: ".format(*values["proposed_core"]) + values["why"])
-    probe.end("redundancy", values)
+    return _end(values, probe.output)
 
 
 @probes.command()
@@ -120,7 +108,7 @@ def groupings(
     trained: list[str] = typer.Option(
         None, help="An adapter whose reduction is a row too, with its trained weights: NAME=FOLDER. May be repeated."
     ),
-) -> None:
+) -> dict[str, Any]:
     """Spread, size-detail correlation and retained variance of every reduction, on the same frozen features.
 
     A reduction that learns how it groups has a row with fresh weights, which
@@ -129,12 +117,11 @@ def groupings(
     from rti.lab.probes.groupings import grouping_rows, probe_groupings
     from rti.method.budgets import parse_budget
 
-    run = probe.open(prompts, watched)
-    core_span = core_of(probe.model, probe.size, run.pipe, core)
-    rows = grouping_rows(run.pipe.backbone, core_span, dict(pair(text) for text in trained or ()))
+    run, core_span = probe.open(prompts, watched, core)
+    rows = grouping_rows(run.pipe.backbone, core_span, pairs(trained))
     values = probe_groupings(run, probe.output, rows, core_span, parse_budget(budget))
     _show_rows(values, ("spread", "size_detail", "retained"), "Groupings")
-    probe.end("groupings", values)
+    return _end(values, probe.output)
 
 
 @probes.command()
@@ -146,17 +133,16 @@ def orders(
     budget: str = BUDGET,
     cuts: str = typer.Option("gaps", help="The rule on each order: gaps (the paper's), merge (ours) or fixed."),
     core: str = CORE,
-) -> None:
+) -> dict[str, Any]:
     """The Hilbert, Morton and raster orders: what a partition of each retains, and how compact its regions are."""
     from rti.lab.probes.groupings import order_rows, probe_groupings
     from rti.method.budgets import parse_budget
 
-    run = probe.open(prompts, watched)
-    core_span = core_of(probe.model, probe.size, run.pipe, core)
+    run, core_span = probe.open(prompts, watched, core)
     rows = order_rows(run.pipe.backbone, core_span, cuts)
     values = probe_groupings(run, probe.output, rows, core_span, parse_budget(budget), name="orders")
     _show_rows(values, ("retained", "spread_per_patch", "spread"), f"Orders, cut by {cuts}")
-    probe.end("orders", values)
+    return _end(values, probe.output)
 
 
 @probes.command()
@@ -166,7 +152,7 @@ def routing(
     prompts: int = number_option(48, help=PROMPTS_HELP),
     watched: int = number_option(10, help=WATCHED_HELP),
     budgets: str = budget_option("0.5,0.25,0.125,0.0625", help="Budgets, such as 512,256,0.125."),
-) -> None:
+) -> dict[str, Any]:
     """Where the partition of a trained adapter spends its tokens while a picture forms, at several budgets.
 
     Fine regions have one patch, coarse ones 16 or more. The detail ratio is 1
@@ -176,68 +162,54 @@ def routing(
     from rti.method.budgets import parse_budget
 
     wanted = [parse_budget(text) for text in budgets.split(",")]
-    values = probe_routing(probe.open(prompts, watched), probe.output, wanted)
-    cells = [
-        [
-            row["budget"],
-            *(f"{_number(row['detail_ratio'][place])}" for place in (0, -1)),
-            row["size_detail_middle"],
-            *(f"{row['entropy'][place]:.2f}" for place in (0, -1)),
-        ]
-        for row in values["rows"]
-    ]
+    values = probe_routing(probe.open(prompts, watched)[0], probe.output, wanted)
+    cells = []
+    for row in values["rows"]:
+        ratios = [_number(row["detail_ratio"][place]) for place in (0, -1)]
+        entropies = [f"{row['entropy'][place]:.2f}" for place in (0, -1)]
+        cells.append([row["budget"], *ratios, row["size_detail_middle"], *entropies])
     titles = ("budget", "detail ratio early", "late", "size-detail, mid", "entropy early, bits", "late")
     show_table(f"Routing of {probe.model}, {values['prompts']} prompts, steps {values['watched']}", titles, cells)
-    probe.end("routing", values)
+    return _end(values, probe.output)
 
 
 @probes.command()
+@command
 def lorenz(
     folder: Path = typer.Argument(help="A folder of photographs; scripts/photographs.py fetches some."),
     output: Path = OUTPUT,
     size: int = number_option(512, help="The longer side of a picture is scaled to this.", most=16384),
     patch: int = number_option(16, help="Side of a patch in pixels.", most=16384),
-    json: bool = JSON,
-) -> None:
+) -> dict[str, Any]:
     """How unevenly detail lies in photographs: the share of it in the most detailed patches. No model needed."""
-    from rti.lab.probes.pictures import probe_lorenz
+    from rti.lab.probes.redundancy import probe_lorenz
 
     values = probe_lorenz(folder, output, size, patch)
-    rows = [[one["picture"], one["in_top_15_percent"], one["in_top_half"]] for one in values["pictures"]]
-    mean = values["lorenz"]
-    rows.append(["mean", mean["in_top_15_percent"], mean["in_top_half"]])
+    every = [*values["pictures"], {"picture": "mean"} | values["lorenz"]]
+    rows = [[one["picture"], one["in_top_15_percent"], one["in_top_half"]] for one in every]
     show_table("Share of detail in the most detailed patches", ("picture", "top 15 %", "top half"), rows)
-    end(output, "lorenz", values, json)
+    return _end(values, output)
 
 
 def core_of(model: str, size: str | None, pipe: Pipeline, typed: str | None) -> tuple[int, int]:
     """The core as typed, or the adapter's, or the paper's."""
-    given = span(typed)
-    if given is not None:
-        return given
+    if typed is not None:
+        return span(typed)
     if pipe.elastic is not None:
         return pipe.elastic.config.core
     preset = preset_of(model, size)
     return preset.core if preset else default_core(pipe.backbone.depth)
 
 
-def pair(text: str) -> tuple[str, Path]:
-    """A method and its adapter as typed: NAME=FOLDER."""
-    name, sign, folder = text.partition("=")
-    if not sign or not name or not folder:
-        raise InputError(f"--trained {text!r} is not usable; allowed: NAME=FOLDER of an adapter")
-    return name, Path(folder)
-
-
-def _show_rows(values: dict[str, Any], names: tuple[str, ...], title: str) -> None:
-    cells = [[row["name"], *(_number(row[name], row[f"{name}_error"]) for name in names)] for row in values["rows"]]
-    where = f"blocks {values['core'][0]} to {values['core'][1]}"
-    title += f" at {values['budget']} of {values['patches']}, {where}, {values['prompts']} prompts (± standard error)"
-    show_table(title, ("", *(_TITLES[name] for name in names)), cells)
-    soft = [row["name"] for row in values["rows"] if row["spread"] is not None and row["spread_per_patch"] is None]
-    fresh = [name for name in soft if not values["reductions"][name]["trained"]]
-    if fresh:
-        say(f"{', '.join(fresh)}: read by fresh weights, which says little; give --trained NAME=FOLDER")
+def pairs(typed: list[str] | None) -> dict[str, Path]:
+    """Methods and their adapters as typed: NAME=FOLDER each."""
+    found = {}
+    for text in typed or ():
+        name, _, folder = text.partition("=")
+        if not name or not folder:
+            raise InputError(f"--trained {text!r} is not usable; allowed: NAME=FOLDER of an adapter")
+        found[name] = Path(folder)
+    return found
 
 
 _TITLES = {
@@ -248,13 +220,24 @@ _TITLES = {
 }
 
 
+def _show_rows(values: dict[str, Any], names: tuple[str, ...], title: str) -> None:
+    cells = [[row["name"], *(_number(row[name], row[f"{name}_error"]) for name in names)] for row in values["rows"]]
+    where = "blocks {} to {}".format(*values["core"])
+    title += f" at {values['budget']} of {values['patches']}, {where}, {values['prompts']} prompts (± standard error)"
+    show_table(title, ("", *(_TITLES[name] for name in names)), cells)
+    soft = [row["name"] for row in values["rows"] if row["spread"] is not None and row["spread_per_patch"] is None]
+    fresh = [name for name in soft if not values["reductions"][name]["trained"]]
+    if fresh:
+        say(f"{', '.join(fresh)}: read by fresh weights, which says little; give --trained NAME=FOLDER")
+
+
 def _number(value: float | None, error: float | None = None) -> str:
     if value is None:
         return "none"
     return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
 
 
-def end(folder: Path, name: str, values: dict[str, Any], json: bool) -> None:
+def _end(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    name = values["probe"]
     say(f"{folder / name}.json: the data; rti figure {name} {folder} draws it")
-    if json:
-        show_json(values)
+    return values

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from rti.cli.options import budget_option, number_option
-from rti.cli.output import show_json, show_table
+from rti.cli.options import budget_option, command, number_option
+from rti.cli.output import show_table
 from rti.method.config import CUT_NAMES, ORDER_NAMES
 
 
+@command
 def regions(
     image: Path = typer.Argument(help="A picture: png, jpg, webp, ..."),
     budget: str = budget_option("0.25", help="How many regions: 256, 0.25 or 25% of the patches."),
@@ -19,8 +21,7 @@ def regions(
     patch: int = number_option(16, help="Side of a patch in pixels.", most=16384),
     size: int = number_option(512, help="The longer side of the picture is scaled to this.", most=16384),
     output: Path = typer.Option("regions.png", "--output", "-o", help="Where to write the drawing."),
-    json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
-) -> None:
+) -> dict[str, Any]:
     """Draw the regions of a photograph beside the uniform grid. Features are the patches' pixels: no model needed."""
     from rti.images import check_output, contact_sheet, draw_regions, save_image
     from rti.lab.probes.photograph import cut_photograph, load_photograph
@@ -28,13 +29,12 @@ def regions(
 
     check_output(output)
     picture, grid = load_photograph(image, size, patch)
-    count = resolve_budget(parse_budget(budget), grid[0] * grid[1])
-    result = cut_photograph(picture, grid, patch, count, cuts, order)
-    uniform = draw_regions(picture, result.every_patch, grid)
-    ours = draw_regions(picture, result.regions, grid)
     patches = grid[0] * grid[1]
+    count = resolve_budget(parse_budget(budget), patches)
+    result = cut_photograph(picture, grid, patch, count, cuts, order)
+    drawn = [draw_regions(picture, ids, grid) for ids in (result.every_patch, result.regions)]
     labels = (f"uniform grid: {patches} tokens", f"{count} region tokens ({cuts} on the {order.title()} order)")
-    path = save_image(contact_sheet([[uniform, ours]], column_labels=labels), output)
+    path = save_image(contact_sheet([drawn], column_labels=labels), output)
     values = {
         "image": str(image),
         "grid": list(grid),
@@ -58,5 +58,4 @@ def regions(
         ("drawing", str(path)),
     ]
     show_table(str(image), ("", ""), rows)
-    if json:
-        show_json(values)
+    return values

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from rti.cli.options import number_option, seed_option
-from rti.cli.output import show_json, show_table
+from rti.cli.options import command, number_option, seed_option
+from rti.cli.output import show_table
+from rti.errors import InputError
 
 
+@command
 def scenes(
     count: int = number_option(..., "--count", "--images", help="How many pictures."),
     output: Path = typer.Option(..., "--output", "-o", help="Folder for the shards: new, or that of a run to resume."),
@@ -20,29 +23,25 @@ def scenes(
     split: str = typer.Option("train", help="train, held-out (its captions ask for what train never shows), or all."),
     shard_size: int = number_option(5000, help="Pictures in a shard."),
     labels: bool = typer.Option(False, "--labels", help="One object a picture, with its class instead of a caption."),
-    json: bool = typer.Option(False, "--json", help="Print one JSON line at the end."),
-) -> None:
+) -> dict[str, Any]:
     """Write the scenes world as webdataset shards: pictures (png), captions (txt) or classes (cls), and scenes (json).
 
-    The same arguments give the same bytes, and the pictures that training on --data scenes sees; they are not
-    compressed, 15 kilobytes each at 64 pixels. To resume, run the same command again.
+    The same arguments give the same pictures, those that training on --data scenes sees. To resume, run the same
+    command again: shards that are there are whole, and stay.
     """
-    from dataclasses import asdict
-
     from tqdm.auto import tqdm
 
-    from rti.lab.scenes.shards import ShardSettings, write_shards
+    from rti.lab.scenes.shards import write_shards
+    from rti.lab.scenes.source import ClassScenesSource, ScenesSource
 
-    settings = ShardSettings(count, size, seed, split, shard_size, labels)
+    if labels and split != "train":
+        raise InputError(f"split {split!r} is of captions; with labels all classes are trained")
+    source = (ClassScenesSource if labels else ScenesSource)(size, seed, count, split)
     with tqdm(total=count, unit="picture", delay=1) as bar:  # silent if nothing is to be done, or refused
-        result = write_shards(output, settings, bar.update)
-    values = {"output": str(output)} | asdict(settings) | result._asdict()
-    rows = [
-        ("pictures", count),
-        ("shards written", result.written),
-        ("shards that were there", result.skipped),
-        ("megabytes", round(result.bytes / 1e6, 1)),
-    ]
-    show_table(str(output), ("", ""), [(name, f"{value:,}") for name, value in rows])
-    if json:
-        show_json(values)
+        written = write_shards(output, source, shard_size, bar.update)
+    sizes = [shard.stat().st_size for shard in output.glob("*.tar")]
+    values = {"count": count, "written": written, "skipped": len(sizes) - written, "bytes": sum(sizes)}
+    names = ("pictures", "shards written", "shards that were there", "bytes")
+    rows = [(name, f"{value:,}") for name, value in zip(names, values.values(), strict=True)]
+    show_table(str(output), ("", ""), rows)
+    return values | dict(output=str(output), size=size, seed=seed, split=split, shard_size=shard_size, labels=labels)

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from rti.cli.models import DEVICE_HELP, DTYPE_HELP, MODEL_HELP, load_pipeline
-from rti.errors import InputError
+from rti.cli.options import number_option
 from rti.shipped import DEFAULT
 
 
@@ -16,7 +16,7 @@ def web(
     model: str = typer.Argument(DEFAULT, help=MODEL_HELP),
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model."),
     host: str = typer.Option("127.0.0.1", help="Address to serve on; 0.0.0.0 lets other machines in."),
-    port: int = typer.Option(None, help="Port. Default: the first free one from 7860 on."),
+    port: int = number_option(None, help="Port. Default: the first free one from 7860 on.", most=65535),
     study: Path = typer.Option(None, help="Folder of rti study, whose results become a third tab."),
     device: str = typer.Option("auto", help=DEVICE_HELP),
     dtype: str = typer.Option("float32", help=DTYPE_HELP),
@@ -29,9 +29,6 @@ def web(
     It answers this machine alone unless --host says otherwise, and asks no
     other machine for anything. Ctrl-C ends it.
     """
-    if port is not None and not 1 <= port <= 65535:
-        raise InputError(f"port {port} is not usable; allowed: 1 to 65535")
-
     from rti.web.study import read_results
 
     results = read_results(study)

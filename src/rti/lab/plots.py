@@ -94,11 +94,11 @@ def _figure(**settings: Any) -> Figure:
     return FigureCanvasAgg(Figure(**settings)).figure
 
 
-def save(one: Axes, path: Path) -> Path:
-    """Write the figure, as PNG, SVG or PDF by its name."""
+def save(figure: Figure, path: Path, **options: Any) -> Path:
+    """Write a figure, as PNG, SVG or PDF by its name."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        one.figure.savefig(path, dpi=160)
+        figure.savefig(path, dpi=160, **options)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write {path}: {error}") from None
     return path
@@ -108,38 +108,28 @@ def save_both(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as PNG and as SVG beside it, the same bytes each time."""
     import matplotlib
 
-    paths = [path.with_suffix(".png"), path.with_suffix(".svg")]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with matplotlib.rc_context({"svg.hashsalt": "rti"}):
-            figure.savefig(paths[0], dpi=160)
-            figure.savefig(paths[1], dpi=160, metadata={"Date": None})
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot write {path}: {error}") from None
-    return paths
+    with matplotlib.rc_context({"svg.hashsalt": "rti"}):
+        return [save(figure, path.with_suffix(".png")), save(figure, path.with_suffix(".svg"), metadata={"Date": None})]
 
 
 def cost_figure(values: dict[str, Any], path: Path) -> Path:
     """Measured and analytic cost of a forward pass against the budget, in percent of dense, as in the paper."""
     one = axes()
     rows = [row for row in values["rows"] if row["budget"] != "dense"]
-    kinds = list(dict.fromkeys((row["model"], row["text_budget"]) for row in rows))
-    for colour, (model, text) in zip(COLOURS * len(kinds), kinds, strict=False):
-        some = sorted((r for r in rows if (r["model"], r["text_budget"]) == (model, text)), key=lambda r: r["budget"])
-        budgets = [row["budget"] for row in some]
-        name = model if text is None else f"{model}, {text} text tokens"
-        one.plot(budgets, [100 / row["speedup"] for row in some], "o-", color=colour, label=f"{name}, measured")
-        one.plot(
-            budgets, [100 / row["analytic_speedup"] for row in some], "--", color=colour, label=f"{name}, analytic"
-        )
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["budget"]):
+        text = "" if row["text_budget"] is None else f", {row['text_budget']} text tokens"
+        lines.setdefault(row["model"] + text, []).append(row)
+    for colour, (name, some) in zip(itertools.cycle(COLOURS), lines.items(), strict=False):
+        for kind, field, style in (("measured", "speedup", "o-"), ("analytic", "analytic_speedup", "--")):
+            costs = [100 / row[field] for row in some]
+            one.plot([row["budget"] for row in some], costs, style, color=colour, label=f"{name}, {kind}")
     one.axhline(100, color=GREY, linewidth=1, label="dense")
     one.set_xscale("log", base=2)
     ticks = sorted({row["budget"] for row in rows})
-    one.set_xticks(ticks, [str(tick) for tick in ticks])
+    one.set_xticks(ticks, map(str, ticks))
     one.minorticks_off()
-    one.set_ylim(0, 105)
-    one.set_xlabel("budget R, region tokens in the core")
-    one.set_ylabel("cost of a forward pass, % of dense")
+    one.set(xlabel="budget R, region tokens in the core", ylabel="cost of a forward pass, % of dense", ylim=(0, 105))
     one.set_title(f"{values['benchmark']}, batch {values['batch']}, {values['dtype']}, {values['device']}")
     one.legend(frameon=False, loc="lower left", ncols=2, fontsize=8)  # the lines are above
-    return save(one, path)
+    return save(one.figure, path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rti.errors import InputError
@@ -16,7 +17,32 @@ Budget = int | float | str | None
 Schedule = Budget | Sequence[Budget] | Callable[[int], Budget]  # a function gets the number of the step, from 0
 
 
-def resolve_budget(budget: Any, patches: int) -> int:
+@dataclass(frozen=True)
+class Budgets:
+    """All that a picture may cost: tokens of the image, of the unconditional branch of guidance, and of the text."""
+
+    image: Schedule = None  # None: the frozen backbone alone
+    guidance: Schedule = None  # None: as the image
+    text: Budget = None  # None: all of the text
+
+    @classmethod
+    def of(cls, budget: Any, guidance_budget: Schedule = None, text_budget: Budget = None) -> Budgets:
+        """From what a caller gave: such a value itself, or the three by their names."""
+        return budget if isinstance(budget, Budgets) else cls(budget, guidance_budget, text_budget)
+
+    def resolve(self, steps: int, patches: int, start: int = 0) -> Budgets:
+        """The same with a list of one number for each step from `start` on. A function is asked here, and not again."""
+        image = resolve_schedule(self.image, steps, patches)
+        guidance = image if self.guidance is None else resolve_schedule(self.guidance, steps, patches)
+        return replace(self, image=image[start:], guidance=guidance[start:])
+
+    def given(self) -> dict[str, Any]:
+        """The budgets there are, by the names that users give them."""
+        named = {"budget": self.image, "guidance_budget": self.guidance, "text_budget": self.text}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+def resolve_budget(budget: Any, patches: int, name: str = "budget") -> int:
     """The number of regions: a whole number from 1 to `patches`, a share in (0, 1] of them, or None for all."""
     if budget is None:
         return patches
@@ -27,7 +53,7 @@ def resolve_budget(budget: Any, patches: int) -> int:
         return int(value)
     if is_number and not is_whole and 0.0 < value <= 1.0:  # false for NaN
         return max(1, round(float(value) * patches))
-    raise InputError(f"budget {budget!r} is not usable; allowed: 1 to {patches} regions, or a share in (0, 1]")
+    raise InputError(f"{name} {budget!r} is not usable; allowed: 1 to {patches} regions, or a share in (0, 1]")
 
 
 def resolve_schedule(budget: Any, steps: int, patches: int) -> list[int]:
@@ -44,9 +70,9 @@ def is_dense(budget: Any) -> bool:
     return budget is None or (isinstance(budget, str) and parse_budget(budget) is None)
 
 
-def parse_budget(text: str) -> Any:
-    """A budget as typed: "256", "0.25", "25%", or "dense" (None, the frozen backbone alone)."""
-    word = text.strip().lower()
+def parse_budget(text: str | None) -> Any:
+    """A budget as typed: "256", "0.25", "25%", or "dense", which as no budget is None, the frozen backbone alone."""
+    word = "dense" if text is None else text.strip().lower()
     if word == "dense":
         return None
     try:

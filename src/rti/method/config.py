@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from rti.errors import InputError, check_whole
+from rti.errors import InputError, check_choice, check_finite, check_switch, check_whole
 
 ORDER_NAMES = ("hilbert", "morton", "raster")
 CUT_NAMES = ("gaps", "merge", "fixed")
@@ -29,21 +28,13 @@ class ReductionConfig:
 
     def __post_init__(self):
         core = self.core
-        whole = isinstance(core, (tuple, list)) and len(core) == 2 and all(_is_whole(block) for block in core)
-        if not whole or not 0 <= core[0] <= core[1]:
+        two = isinstance(core, (tuple, list)) and len(core) == 2
+        if not two or not all(type(block) is int for block in core) or not 0 <= core[0] <= core[1]:
             raise InputError(f"core {core!r} is not usable; allowed: (first, last) with 0 <= first <= last")
-        object.__setattr__(self, "core", (int(core[0]), int(core[1])))
+        object.__setattr__(self, "core", tuple(core))
         for field in ("lora_rank", "lora_alpha"):
             check_whole(field, getattr(self, field), HIGHEST_RANK)
-        self._check_switch("text_regions")
-
-    def _check_switch(self, field: str) -> None:
-        if not isinstance(getattr(self, field), bool):
-            raise InputError(f"{field} must be true or false, got {getattr(self, field)!r}")
-
-    def _check_choice(self, field: str, allowed: tuple[str, ...]) -> None:
-        if not isinstance(getattr(self, field), str) or getattr(self, field) not in allowed:
-            raise InputError(f"{field} {getattr(self, field)!r} is unknown; allowed: {', '.join(allowed)}")
+        check_switch("text_regions", self.text_regions)
 
     def check_fits(self, depth: int) -> None:
         if self.core[1] >= depth:
@@ -101,27 +92,21 @@ class RegionConfig(ReductionConfig):
         choices = {"order": ORDER_NAMES, "cuts": CUT_NAMES, "cuts_from": CUT_SOURCES}
         choices |= {"interface": INTERFACES, "position": POSITIONS}
         for field, allowed in choices.items():
-            self._check_choice(field, allowed)
-        self._check_switch("size_embedding")
+            check_choice(field, getattr(self, field), allowed)
+        check_switch("size_embedding", self.size_embedding)
         if self.size_prior is None:
             object.__setattr__(self, "size_prior", 0.5 if self.cuts_from == "estimate" else 0.0)
-        number = isinstance(self.size_prior, (int, float)) and not isinstance(self.size_prior, bool)
-        if not number or not math.isfinite(self.size_prior) or self.size_prior < 0:
-            raise InputError(f"size_prior must be a finite number of at least 0, got {self.size_prior!r}")
+        check_finite("size_prior", self.size_prior, least=0)
 
     @classmethod
     def training_defaults(cls) -> dict[str, Any]:
         return {"cuts": "merge", "cuts_from": "estimate"}
 
 
-def check_finite(settings: Any) -> None:
+def check_all_finite(settings: Any) -> None:
     """Refuse infinity and what is no number, in any field of a dataclass of settings."""
     for field in fields(settings):
         value = getattr(settings, field.name)
         for number in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(number, float) and not math.isfinite(number):
-                raise InputError(f"{field.name} must be finite, got {value!r}")
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+            if isinstance(number, float):
+                check_finite(field.name, number)

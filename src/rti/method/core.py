@@ -84,10 +84,7 @@ class CompressedCore(nn.Module):
         if text_budget is None:
             return condition
         if self.reduction.text is None:
-            raise InputError(
-                f"text_budget {text_budget!r} given, but this adapter has no text regions; "
-                "allowed: None, or an adapter with text_regions=True"
-            )
+            raise InputError(f"text_budget {text_budget!r} needs an adapter with text_regions=True; leave it out")
         return self.reduction.text(condition, text_budget)
 
     def unconditional(self, condition: Condition) -> Condition:

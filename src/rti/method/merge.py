@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from rti.errors import InputError, is_finite
+from rti.errors import InputError, check_finite
 from rti.method.budgets import resolve_budget
 
 LIMIT = 1e38  # no join costs more, not even one of features that are not finite: the tree is always built to its end
@@ -48,8 +48,7 @@ def merge_tree(features: torch.Tensor, size_prior: float = 0.0, budget: int | No
     if not isinstance(features, torch.Tensor) or features.ndim != 3 or 0 in features.shape[:2]:
         given = tuple(features.shape) if isinstance(features, torch.Tensor) else type(features).__name__
         raise InputError(f"features of shape {given}; allowed: a tensor (batch, patches, channels)")
-    if not is_finite(size_prior):
-        raise InputError(f"size_prior must be a finite number, got {size_prior!r}")
+    check_finite("size_prior", size_prior)
     batch, patches, _ = features.shape
     budget = None if budget is None else resolve_budget(budget, patches)
     device = features.device

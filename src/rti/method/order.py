@@ -12,10 +12,9 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from rti.errors import InputError
+from rti.errors import InputError, check_choice
 
 MOST_PATCHES = 2**20  # the walk over more takes minutes
-Vector = tuple[int, int]  # (rows, columns)
 
 
 def order(name: str, height: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -23,8 +22,7 @@ def order(name: str, height: int, width: int) -> tuple[torch.Tensor, torch.Tenso
 
     `order[j]` is the row-major patch at position j of the walk; `inverse[i]` is the position of patch i.
     """
-    if not isinstance(name, str) or name not in ORDERS:
-        raise InputError(f"unknown order {name!r}; allowed: {', '.join(ORDERS)}")
+    check_choice("order", name, ORDERS)
     for side, value in (("height", height), ("width", width)):
         if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
             raise InputError(f"{side} of the grid must be a whole number of at least 1, got {value!r}")
@@ -63,66 +61,49 @@ def hilbert_order(height: int, width: int) -> np.ndarray:
     if the other side is odd too (colour the grid like a chess board), so the walk ends along a side of even length
     where there is one.
     """
-    wide, tall = (0, width), (height, 0)
+    wide, tall = complex(0, width), complex(height, 0)
     along_width = width >= height
     if height % 2 != width % 2:
         along_width = width % 2 == 0
-    cells = _fill((0, 0), wide, tall) if along_width else _fill((0, 0), tall, wide)
-    return np.array([row * width + column for row, column in cells])
+    cells = _fill(0j, wide, tall) if along_width else _fill(0j, tall, wide)
+    return np.array([int(cell.real) * width + int(cell.imag) for cell in cells])
 
 
-def _fill(start: Vector, along: Vector, across: Vector) -> Iterator[Vector]:
-    """Visit the rectangle spanned by `along` and `across` from the cell `start`, ending at the far end of `along`."""
-    length, depth = _length(along), _length(across)
+def _fill(start: complex, along: complex, across: complex) -> Iterator[complex]:
+    """Visit the rectangle spanned by `along` and `across` from the cell `start`, ending at the far end of `along`.
+
+    Cells and sides are complex numbers: rows are the real part, columns the imaginary one.
+    """
+    length, depth = abs(along), abs(across)
     if depth == 1 or length == 1:
         line = along if depth == 1 else across
-        step = _unit(line)
-        for i in range(_length(line)):
-            yield start[0] + i * step[0], start[1] + i * step[1]
+        for i in range(int(abs(line))):
+            yield start + i * _unit(line)
     elif 2 * length > 3 * depth:  # a long strip: two rectangles one after the other
         first = _half(along)
         yield from _fill(start, first, across)
-        yield from _fill(_add(start, first), _subtract(along, first), across)
+        yield from _fill(start + first, along - first, across)
     else:  # Hilbert's motif: up one side, across the top, down the other side
         up, left = _half(across), _half(along, even=False)
         yield from _fill(start, up, left)
-        yield from _fill(_add(start, up), along, _subtract(across, up))
-        last = _add(_subtract(along, _unit(along)), _subtract(up, _unit(up)))
-        right = _subtract(along, left)
-        yield from _fill(_add(start, last), _negative(up), _negative(right))
+        yield from _fill(start + up, along, across - up)
+        last = along - _unit(along) + up - _unit(up)
+        yield from _fill(start + last, -up, left - along)
 
 
-def _half(vector: Vector, even: bool = True) -> Vector:
-    """About half of an axis-parallel vector, of even length where asked.
+def _half(side: complex, even: bool = True) -> complex:
+    """About half of a side, of even length where asked.
 
     An even side lets the walk end in a corner; the halves of the motif need not, and are more compact as they fall.
     """
-    length = _length(vector)
-    half = length // 2
-    if even and half % 2 and length > 2:
+    half = abs(side) // 2
+    if even and half % 2 and abs(side) > 2:
         half += 1
-    step = _unit(vector)
-    return half * step[0], half * step[1]
+    return half * _unit(side)
 
 
-def _length(vector: Vector) -> int:
-    return abs(vector[0] + vector[1])
-
-
-def _unit(vector: Vector) -> Vector:
-    return (vector[0] > 0) - (vector[0] < 0), (vector[1] > 0) - (vector[1] < 0)
-
-
-def _add(a: Vector, b: Vector) -> Vector:
-    return a[0] + b[0], a[1] + b[1]
-
-
-def _subtract(a: Vector, b: Vector) -> Vector:
-    return a[0] - b[0], a[1] - b[1]
-
-
-def _negative(vector: Vector) -> Vector:
-    return -vector[0], -vector[1]
+def _unit(side: complex) -> complex:
+    return side / abs(side)
 
 
 ORDERS = {"hilbert": hilbert_order, "morton": morton_order, "raster": raster_order}

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import torch
 
-from rti.errors import InputError
+from rti.errors import InputError, check_choice
 from rti.method.merge import merge_tree
 
 
 def partition(features: torch.Tensor, budget: int, cuts: str, size_prior: float = 0.0) -> torch.Tensor:
     """The region of each position of the walk: (B, N, d) features -> (B, N) int64, from 0 to budget - 1, ascending."""
-    if cuts not in RULES:
-        raise InputError(f"cuts {cuts!r} is unknown; allowed: {', '.join(RULES)}")
+    check_choice("cuts", cuts, RULES)
     if not 1 <= budget <= features.shape[1]:
         raise InputError(f"budget {budget} is not usable; allowed: 1 to {features.shape[1]} regions")
     return RULES[cuts](features, budget, size_prior)

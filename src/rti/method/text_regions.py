@@ -32,16 +32,8 @@ class TextRegions(nn.Module):
 
     def forward(self, condition: Condition, budget: Budget) -> Condition:
         """A prepared condition, its stream (B, T, D) -> (B, R_t, D) and its phasors (B, T, P) -> (B, R_t, P)."""
-        budget = resolve_text_budget(budget, condition.stream.shape[1])
+        budget = resolve_budget(budget, condition.stream.shape[1], "text budget")
         regions = partition(condition.stream.detach(), budget, "gaps")
         member = membership(regions, budget)
         stream, phasors = self.read(condition.stream, member), average_phasors(condition.phasors, member)
         return replace(condition, stream=stream, phasors=phasors)
-
-
-def resolve_text_budget(budget: Budget, tokens: int) -> int:
-    """The number of text regions, from a number or a share of the text tokens."""
-    try:
-        return resolve_budget(budget, tokens)
-    except InputError as error:
-        raise InputError(f"text {error}") from None

@@ -20,9 +20,9 @@ from rti.errors import InputError
 from rti.files import read_json
 from rti.hub import is_repository_name
 from rti.loading import load_backbone
-from rti.method.config import ReductionConfig, check_finite
+from rti.method.budgets import resolve_budget
+from rti.method.config import ReductionConfig, check_all_finite
 from rti.method.reductions import REDUCTIONS, Reduction
-from rti.method.text_regions import resolve_text_budget
 from rti.parsing import convert_stored, parse_arguments
 from rti.presets import PRESETS, SCENES_TRAINING, find_preset
 from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
@@ -78,7 +78,7 @@ def resolve(
 
     config = TrainConfig(**part(TrainConfig))
     reduced = kind.from_dict(part(kind) | {"text_regions": bool(config.text_budgets)})
-    check_finite(reduced)
+    check_all_finite(reduced)
     return config, reduced
 
 
@@ -114,7 +114,7 @@ def _check_fits(config: TrainConfig, reduction: ReductionConfig, backbone: Backb
         if backbone.conditioned_on != "text":
             raise InputError(f"text_budgets given, but {type(backbone).__name__} draws from labels and has no text")
         for budget in config.text_budgets:
-            resolve_text_budget(budget, backbone.config.prompt_length)
+            resolve_budget(budget, backbone.config.prompt_length, "text budget")
 
 
 def open_stream(config: RunConfig, backbone: Backbone) -> Stream:

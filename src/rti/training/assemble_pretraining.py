@@ -13,7 +13,7 @@ import torch
 from rti.backbones.base import Backbone
 from rti.errors import InputError
 from rti.loading import FAMILIES, build, load_backbone
-from rti.method.config import check_finite
+from rti.method.config import check_all_finite
 from rti.parsing import convert, parse_arguments
 from rti.presets import FROM_SCRATCH, find_preset
 from rti.text.encoder import WORDS, TextEncoder, load_text_encoder, text_encoder_of
@@ -51,7 +51,7 @@ def new_backbone(config: PretrainConfig) -> Backbone:
         raise InputError(f"unknown model {config.model!r}; allowed: {', '.join(FROM_SCRATCH)}, or a preset")
     try:
         backbone = build(family, sizes | _changed(config.sizes, FAMILIES[family])).to_empty(device="cpu")
-        check_finite(backbone.config)
+        check_all_finite(backbone.config)
     except InputError:
         raise
     except Exception as error:  # sizes that make no model may fail in any way

@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, field
 from typing import Any
 
 from rti.errors import InputError
-from rti.method.config import check_finite
+from rti.method.config import check_all_finite
 from rti.presets import PRESETS, SCENES_TRAINING, find_preset
 
 PRECISIONS, TRACKERS, OPTIMISERS = ("no", "bf16", "fp16"), ("tensorboard", "wandb", "none"), ("muon", "adamw")
@@ -56,7 +56,7 @@ class RunConfig:
     sample_steps: int | None = setting(None, help="Their sampling steps; none: the model's own.")
 
     def __post_init__(self):
-        check_finite(self)
+        check_all_finite(self)
         least_one = ("steps", "batch", "batch_per_device", "log_every", "save_every", "keep", "sample_count")
         for name in least_one:
             if getattr(self, name) < 1:

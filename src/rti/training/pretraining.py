@@ -10,7 +10,7 @@ from torch import nn
 
 from rti.backbones.base import Backbone, Condition
 from rti.flow import interpolate
-from rti.saving import save_backbone
+from rti.loading import save_backbone
 from rti.text.encoder import TextEncoder
 from rti.training.config import PretrainConfig
 from rti.training.draws import Draws

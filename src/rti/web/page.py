@@ -14,8 +14,7 @@ from rti.images import draw_regions
 from rti.lab.probes.photograph import cut_photograph, load_photograph
 from rti.lab.study.tables import table
 from rti.method.budgets import resolve_budget
-from rti.web.line import Stopped
-from rti.web.studio import LONGEST_LINE, LONGEST_PROMPT, MOST_STEPS, Frame, Request, Studio
+from rti.web.studio import LONGEST_PROMPT, MOST_STEPS, Request, Stopped, Studio
 from rti.web.study import study_curves
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
@@ -36,15 +35,14 @@ STUDY = (
 )
 CSS = """
 .gradio-container {max-width: min(1100px, 100vw) !important; margin: auto}
-#numbers {min-height: 5em}
+#status {min-height: 5em}
+#status .wrap {overflow: visible !important}  /* where Gradio tells the place in line */
 #study_table {overflow-x: auto}
 #study_table th, #study_table td {padding: 3px 6px; font-size: 12px; word-break: keep-all; overflow-wrap: normal}
 #study_table td {white-space: nowrap}
-.blocks {display: flex; gap: 3px; align-items: flex-end; height: 70px; margin: 4px 0}
-.blocks i {flex: 1; background: #0072B2; border-radius: 2px 2px 0 0}
-.blocks i.core {background: #D55E00}
 """
-VISITORS = 64  # whose last pictures are held, about 2 MB each; who comes after them takes the place of the oldest
+LOOK = dict(interactive=False, format="png", buttons=["download"])  # of every picture
+VISITORS = 64  # in line at most; and whose last pictures are held, about 2 MB each: the next takes the oldest's place
 KEPT_SECONDS = 1800  # pictures and uploads that nobody asks for
 
 
@@ -68,121 +66,84 @@ def build_page(studio: Studio, study: dict[str, Any] | None = None) -> gradio.Bl
         if study is not None:
             with gradio.Tab("Study"):
                 _study_tab(study)
-    return page.queue(max_size=64, default_concurrency_limit=1)  # of photographs; pictures have a line of their own
+    return page.queue(max_size=VISITORS, default_concurrency_limit=1)  # one picture, one photograph at a time
 
 
 def _draw_tab(page: gradio.Blocks, studio: Studio) -> None:
-    patches = studio.backbone.patches
-    running: dict[threading.Event, str] = {}  # the stop of every run, and whose it is
+    patches, words = studio.backbone.patches, studio.text_tokens
     with gradio.Row():
         with gradio.Column(scale=2, min_width=280):
             if studio.by_label:
                 last = studio.backbone.config.num_classes - 1
-                subject = gradio.Number(value=0, precision=0, label=f"Class label, 0 to {last}", elem_id="subject")
+                subject = gradio.Number(0, precision=0, label=f"Class label, 0 to {last}", elem_id="subject")
             else:
-                subject = gradio.Textbox(
-                    label="Prompt", value=first_prompt(studio), lines=2, max_length=LONGEST_PROMPT, elem_id="subject"
-                )
-            quarter = resolve_budget(0.25, patches)
-            budget = gradio.Slider(
-                1, patches, quarter, step=1, label=f"Budget: regions, of {patches} patches", elem_id="budget"
-            )
-            words = studio.text_tokens or 2  # unseen where they cannot be turned down
-            text_budget = gradio.Slider(
-                1,
-                words,
-                words,
-                step=1,
-                label=f"Text budget: text tokens, of {words}",
-                visible=studio.text_tokens is not None,
-                elem_id="text_budget",
-            )
+                text = dict(lines=2, max_length=LONGEST_PROMPT, elem_id="subject")
+                subject = gradio.Textbox(first_prompt(studio), label="Prompt", **text)
+            label, quarter = f"Budget: regions, of {patches} patches", resolve_budget(0.25, patches)
+            budget = gradio.Slider(1, patches, quarter, step=1, label=label, elem_id="budget")
+            most = words or 2  # unseen where text cannot be turned down
+            unseen = dict(visible=words is not None, elem_id="text_budget")
+            text_budget = gradio.Slider(1, most, most, step=1, label=f"Text budget: text tokens, of {most}", **unseen)
             with gradio.Row():
-                seed = gradio.Number(value=0, precision=0, label="Seed", min_width=80, elem_id="seed")
-                guidance = gradio.Number(
-                    value=studio.backbone.flow.guidance_scale, label="Guidance", min_width=80, elem_id="guidance"
-                )
+                seed = gradio.Number(0, precision=0, label="Seed", min_width=80, elem_id="seed")
+                scale = studio.backbone.flow.guidance_scale
+                guidance = gradio.Number(scale, label="Guidance", min_width=80, elem_id="guidance")
             steps = gradio.Slider(1, MOST_STEPS, STEPS, step=1, label="Sampling steps", elem_id="steps")
             with gradio.Row():
                 go = gradio.Button("Generate", variant="primary", elem_id="generate", min_width=80)
                 stop = gradio.Button("Stop", elem_id="stop", min_width=80)
         with gradio.Column(scale=5):
             with gradio.Row():
-                look = dict(interactive=False, format="png", buttons=["download"], height=380)
-                dense = gradio.Image(label="Dense: every patch a token", elem_id="dense", **look)
-                region = gradio.Image(label="Region tokens", elem_id="region", **look)
+                dense = gradio.Image(label="Dense: every patch a token", elem_id="dense", height=380, **LOOK)
+                region = gradio.Image(label="Region tokens", elem_id="region", height=380, **LOOK)
             show = gradio.Checkbox(label="Show the regions of the last step", value=False, elem_id="overlay")
             status = gradio.Markdown("Both pictures start from the same noise.", elem_id="status")
-            stale = gradio.Markdown(elem_id="stale")
-            numbers = gradio.HTML(elem_id="numbers")
-    # The region picture without and with its regions, and their budget.
-    drawn = gradio.State((None, None, None), time_to_live=KEPT_SECONDS)
-
-    def generate(
-        subject: Any,
-        seed: Any,
-        steps: Any,
-        guidance: Any,
-        budget: Any,
-        text_budget: Any,
-        show: bool,
-        who: gradio.Request,
-    ) -> Iterator[tuple]:
-        stop, kept = threading.Event(), (gradio.skip(), gradio.skip())  # what was drawn before
-        running[stop] = who.session_hash
-        text = int(text_budget) if studio.text_tokens is not None and text_budget != studio.text_tokens else None
-        request = Request(_whole(subject), _whole(seed), _whole(steps), guidance, _whole(budget), text)
-        try:
-            for frame in studio.draw(request, stop):
-                if frame.dense is None:  # in line
-                    yield *kept, frame.message, *kept
-                    continue
-                seen = frame.overlay if show and frame.overlay is not None else frame.region
-                table = numbers_of(studio, request, frame)
-                yield frame.dense, seen, frame.message, table, (frame.region, frame.overlay, request.budget)
-        except Stopped:
-            yield *kept, "Stopped.", "", (None, None, None)
-        except InputError as error:
-            yield *kept, _sentence(error), *kept
-        finally:
-            del running[stop]
+    drawn = gradio.State((None, None), time_to_live=KEPT_SECONDS)  # the region picture without and with its regions
+    wish = gradio.State(time_to_live=KEPT_SECONDS)  # what stops the run that the visitor asked for last
+    running: dict[str, threading.Event] = {}  # the same, by visitor
 
     def halt(who: gradio.Request) -> None:
-        for stop, visitor in list(running.items()):
-            if visitor == who.session_hash:
-                stop.set()
+        """Stop the visitor's run. One in line ends when its turn comes, unless Gradio takes it out before."""
+        if stop := running.pop(who.session_hash, None):
+            stop.set()
 
     def say_halted(who: gradio.Request) -> str:
         halt(who)
         return "Stopped."
 
-    def toggle(show: bool, drawn: tuple) -> Any:
-        seen = drawn[1] if show and drawn[1] is not None else drawn[0]
-        return gradio.skip() if seen is None else seen
+    async def begin(who: gradio.Request) -> threading.Event:
+        """A second click draws anew. Not in a thread: of two clicks the later one must win."""
+        halt(who)
+        return running.setdefault(who.session_hash, threading.Event())
 
-    def compare(budget: Any, drawn: tuple) -> str:
-        if drawn[2] in (None, budget):
-            return ""
-        return f"Drawn with {drawn[2]} regions; press Generate to draw with {budget}."
+    def generate(
+        subject: Any, seed: Any, steps: Any, guidance: Any, budget: Any, text_budget: Any, show: bool, stop: Any
+    ) -> Iterator[tuple]:
+        stop, skip = stop or threading.Event(), gradio.skip()  # skip: what was drawn before stays
+        if stop.is_set():  # while it was in line
+            yield skip, skip, skip, skip
+            return
+        text = int(text_budget) if words is not None and text_budget != words else None
+        request = Request(_whole(subject), _whole(seed), _whole(steps), guidance, _whole(budget), text)
+        try:
+            for frame in studio.draw(request, stop):
+                pictures = frame.region, frame.overlay or frame.region
+                yield frame.dense, pictures[show], frame.message, pictures
+        except (Stopped, InputError) as error:
+            yield skip, skip, _sentence(error), skip
 
-    inputs = [subject, seed, steps, guidance, budget, text_budget, show]
-    outputs = [dense, region, status, numbers, drawn]
-    # The studio's line, not Gradio's queue: Gradio's cancel can come late, and then takes a visitor's next run.
-    hidden = dict(show_progress="hidden", api_visibility="private")
-    drawing = go.click(halt, None, stale, queue=False, trigger_mode="multiple", **hidden).then(  # a second draws anew
+    hidden = dict(queue=False, show_progress="hidden", api_visibility="private")
+    drawing = go.click(begin, None, wish, trigger_mode="multiple", **hidden).then(
         generate,
-        inputs,
-        outputs,
+        [subject, seed, steps, guidance, budget, text_budget, show, wish],
+        [dense, region, status, drawn],
         api_name="generate",
-        concurrency_limit=None,
         trigger_mode="multiple",
         show_progress="minimal",
         show_progress_on=status,
     )
-    drawing.then(compare, [budget, drawn], stale, queue=False, **hidden)
-    budget.change(compare, [budget, drawn], stale, queue=False, trigger_mode="always_last", **hidden)
-    stop.click(say_halted, None, status, queue=False, **hidden)
-    show.change(toggle, [show, drawn], region, **hidden)
+    stop.click(say_halted, None, status, cancels=[drawing], **hidden)
+    show.change(lambda show, drawn: drawn[show] or gradio.skip(), [show, drawn], region, **hidden)
     page.unload(halt)  # nobody looks any more
 
 
@@ -194,8 +155,7 @@ def _photograph_tab() -> None:
             share = gradio.Slider(1, 100, 25, step=1, label="Budget: regions, % of the patches", elem_id="share")
             cuts = gradio.Radio(["merge", "gaps", "fixed"], value="merge", label="Rule that places the cuts")
         with gradio.Column(scale=5):
-            look = dict(interactive=False, format="png", buttons=["download"], height=460)
-            picture = gradio.Image(label="Its regions", elem_id="cut", **look)
+            picture = gradio.Image(label="Its regions", elem_id="cut", height=460, **LOOK)
             status = gradio.Markdown(elem_id="cut_status")
 
     def cut(path: str | None, share: float, cuts: str) -> tuple:
@@ -235,34 +195,12 @@ def first_prompt(studio: Studio) -> str:
     return PROMPTS[0] if isinstance(studio.pipe.text_encoder, WordEncoder) else "a lighthouse in soft morning light"
 
 
-def numbers_of(studio: Studio, request: Request, frame: Frame) -> str:
-    """Times, speed-up and tokens per block, as HTML."""
-    if frame.speedup is None:
-        return ""
-    tokens = studio.tokens_per_block(request.budget)
-    patches = studio.backbone.patches
-    first, last = studio.elastic.config.core
-    bars = "".join(
-        f'<i class="{"core" if first <= block <= last else ""}" style="height: {max(3, 100 * count // patches)}%"'
-        f' title="block {block}: {count} tokens"></i>'
-        for block, count in enumerate(tokens)
-    )
-    core = sorted(set(tokens[first : last + 1]))
-    return (
-        f"<p><b>dense {frame.dense_seconds:.2f} s, regions {frame.region_seconds:.2f} s: "
-        f"{frame.speedup:.2f} times as fast</b>, measured on this machine.</p>"
-        f'<div class="blocks">{bars}</div>'
-        f"<p>Image tokens in each block: {patches}, and {' or '.join(map(str, core))} in the core, "
-        f"blocks {first} to {last} of {len(tokens)}.</p>"
-    )
-
-
 def _whole(value: Any) -> Any:
     """Numbers of a form are often floats; what is no whole number is left for the check to refuse."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _sentence(error: InputError, path: str | None = None) -> str:
+def _sentence(error: Exception, path: str | None = None) -> str:
     """An error for a visitor: one line that begins with a capital and names no file of this machine."""
     text = " ".join(str(error).split())
     if path is not None:
@@ -280,9 +218,7 @@ def launch(
     """Serve the page and give back its address. Host None leaves it to GRADIO_SERVER_NAME, as on a Space."""
     from starlette.middleware import Middleware
 
-    theme = gradio.themes.Default(
-        font=["ui-sans-serif", "system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
-    )
+    fonts = dict(font=["ui-sans-serif", "system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     try:
         _, address, _ = page.launch(
             server_name=host,
@@ -296,8 +232,7 @@ def launch(
             footer_links=[],
             max_file_size=LARGEST_UPLOAD,
             state_session_capacity=VISITORS,
-            max_threads=LONGEST_LINE + 32,  # who waits in line holds one
-            theme=theme,
+            theme=gradio.themes.Default(**fonts),  # the usual ones come from another machine
             css=CSS,
             app_kwargs={"middleware": [Middleware(Guard)]},
         )

@@ -5,25 +5,30 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from PIL import Image
 
 from rti import cost
-from rti.errors import InputError
+from rti.errors import InputError, check_finite, check_whole
 from rti.images import draw_regions, enlarge, to_pil
 from rti.lab.bench.stopwatch import clock
 from rti.lab.probes.trajectory import RegionsHook
 from rti.pipeline import Pipeline
-from rti.web.line import Line, Stopped
 
 LONGEST_PROMPT = 1000  # characters
 MOST_STEPS = 200
 SHOWN = 512  # small pictures are enlarged to this
-LONGEST_LINE = 32  # runs, the one under way among them; the next visitor is told to come back
 PREVIEW_SECONDS = 0.15  # between two previews: more often than that nobody sees
+
+
+class Stopped(Exception):
+    """Raised inside a run that was asked to stop."""
+
+    def __str__(self) -> str:
+        return "Stopped."
 
 
 @dataclass(frozen=True)
@@ -62,34 +67,26 @@ class Studio:
             raise InputError("the page compares a budget with dense, and this model has no adapter; give --adapter")
         self.pipe, self.backbone, self.elastic = pipe, pipe.backbone, pipe.elastic
         self.by_label = self.backbone.conditioned_on != "text"
-        self.line = Line(LONGEST_LINE)
+        self.turn = threading.Lock()  # a run that was stopped may still be in its step when the next one begins
 
     @property
     def text_tokens(self) -> int | None:
         """How many text tokens there are, where their number can be turned down."""
         return None if self.elastic.reduction.text is None else self.backbone.config.prompt_length
 
-    def tokens_per_block(self, budget: int) -> list[int]:
-        return cost.tokens_per_block(self.backbone, self.elastic.reduction, budget)
-
     def check(self, request: Request) -> None:
-        """Refuse in one sentence what cannot be drawn, before waiting for a turn."""
-        subject = request.subject
+        """Refuse in one sentence what cannot be drawn."""
+        subject, limits = request.subject, {"seed": (0, 2**63 - 1), "steps": (1, MOST_STEPS)}
+        limits["budget"] = 1, self.backbone.patches
         if self.by_label:
-            classes = self.backbone.config.num_classes
-            if isinstance(subject, bool) or not isinstance(subject, int) or not 0 <= subject < classes:
-                raise InputError(f"The label must be a whole number from 0 to {classes - 1}.")
+            check_whole("the label", subject, self.backbone.config.num_classes - 1, 0)
         elif not isinstance(subject, str) or not subject.strip():
             raise InputError("Please write a prompt first.")
         elif len(subject) > LONGEST_PROMPT:
             raise InputError(f"The prompt has {len(subject):,} characters, at most {LONGEST_PROMPT:,} are allowed.")
-        limits = {"seed": 2**63 - 1, "steps": MOST_STEPS, "budget": self.backbone.patches}
-        for name, most in limits.items():
-            value, least = getattr(request, name), 0 if name == "seed" else 1
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-                raise InputError(f"The {name} must be a whole number from {least} to {most:,}.")
-        if not isinstance(request.guidance, (int, float)) or not 0 <= request.guidance <= 100:
-            raise InputError("The guidance must be a number from 0 to 100.")
+        for name, (least, most) in limits.items():
+            check_whole(f"the {name}", getattr(request, name), most, least)
+        check_finite("the guidance", request.guidance, 0, 100)
 
     def draw(self, request: Request, stop: threading.Event) -> Iterator[Frame]:
         """Frames while the dense and then the region picture form; the last has both, the regions and the times.
@@ -110,30 +107,37 @@ class Studio:
             worker.join()
 
     def _work(self, request: Request, stop: threading.Event, frames: queue.Queue) -> None:
-        def tell(before: int) -> None:
-            frames.put(Frame(f"Waiting: {before} {'picture' if before == 1 else 'pictures'} before yours."))
-
         try:
-            with self.line.turn(stop, tell):
-                self._both(request, stop, frames)
+            with self.turn:
+                self.elastic.unfuse()  # before the clock starts: dense has no LoRA
+                dense, _, dense_seconds = self._one(request, None, stop, frames, None)
+                self.elastic.fuse()
+                region, regions, seconds = self._one(request, request.budget, stop, frames, dense)
+            overlay = None if regions is None else draw_regions(region, regions, self.backbone.grid)
+            frame = Frame("", _shown(dense), _shown(region), overlay, dense_seconds, seconds)
+            frames.put(replace(frame, message=self._summary(request.budget, frame)))
         except Exception as error:  # told to the visitor, whatever it is
             frames.put(error)
         finally:
             frames.put(None)
 
-    def _both(self, request: Request, stop: threading.Event, frames: queue.Queue) -> None:
-        self.elastic.unfuse()  # before the clock starts: dense has no LoRA
-        dense, _, dense_seconds = self._one(request, None, stop, frames, None)
-        self.elastic.fuse()
-        region, regions, seconds = self._one(request, request.budget, stop, frames, dense)
-        overlay = None if regions is None else draw_regions(region, regions, self.backbone.grid)
-        frame = Frame("", _shown(dense), _shown(region), overlay, dense_seconds, seconds)
-        frames.put(Frame(f"Done: {frame.speedup:.2f} times as fast.", *list(vars(frame).values())[1:]))
+    def _summary(self, budget: int, frame: Frame) -> str:
+        """Times, speed-up and tokens."""
+        (first, last), depth = self.elastic.config.core, self.backbone.depth
+        tokens = cost.tokens_per_block(self.backbone, self.elastic.reduction, budget)
+        core = " or ".join(str(count) for count in sorted(set(tokens[first : last + 1])))
+        return (
+            f"Done, with {budget} regions: dense {frame.dense_seconds:.2f} s, regions {frame.region_seconds:.2f} s, "
+            f"**{frame.speedup:.2f} times as fast**, measured on this machine. Image tokens in each block: "
+            f"{self.backbone.patches}, and {core} in the core, blocks {first} to {last} of {depth}."
+        )
 
     def _one(
         self, request: Request, budget: int | None, stop: threading.Event, frames: queue.Queue, dense: Any
     ) -> tuple[Image.Image, torch.Tensor | None, float]:
         """One picture, its regions, and the seconds its steps took."""
+        if stop.is_set():
+            raise Stopped
         what = "dense" if budget is None else f"{budget} regions"
         hook = RegionsHook(self.elastic.reduction)  # the last step's regions; a reduction without any shows none
         hook.armed = request.steps == 1

@@ -6,14 +6,17 @@ Times on one machine drift, so only ratios within one run are results. Everythin
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import random
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -23,11 +26,11 @@ from tqdm.auto import tqdm
 from rti import cost
 from rti.backbones.base import Backbone, Condition
 from rti.elastic import ElasticModel
-from rti.errors import InputError
+from rti.errors import check_whole
 from rti.flow import draw_noise
 from rti.lab.bench.stopwatch import PeakMemory, clock, parts_of
 from rti.loading import FAMILIES
-from rti.method.budgets import Budget, resolve_budget
+from rti.method.budgets import Budget, Budgets, resolve_budget
 from rti.sampling import GuidedVelocity, sample
 
 GEMM = (1280, 768, 2304)  # rows, inputs and outputs of the linear layer whose rate is the machine's
@@ -43,6 +46,10 @@ class Setting:
     text_budget: int | None = None
     guidance_budget: int | None = None
 
+    @property
+    def budgets(self) -> Budgets:
+        return Budgets(self.budget, self.guidance_budget, self.text_budget)
+
 
 REFERENCE = Setting("plain attention")
 PLAIN = Setting("dense as loaded")
@@ -51,8 +58,11 @@ Run = Callable[[Any, Setting], torch.Tensor]  # of a model at a setting, to what
 
 @dataclass
 class Row:
+    """What a setting costs: the times of its runs, by the clock, and their FLOPs, by the paper's count."""
+
     setting: Setting
-    flops: float  # of the whole measured run, by the paper's count
+    model: Any = None  # a backbone, or a model with a reduction
+    flops: float = 0.0
     times: list[float] = field(default_factory=list)
     memory: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
@@ -60,6 +70,10 @@ class Row:
     @property
     def seconds(self) -> float:
         return statistics.median(self.times)
+
+    def time(self, run: Run, device: torch.device) -> float:
+        with _attention(self.setting):
+            return _time(lambda: run(self.model, self.setting), device)
 
 
 @dataclass
@@ -72,26 +86,21 @@ class Benchmark:
     gemm: float
 
     def as_rows(self) -> list[dict[str, Any]]:
-        dense, rows = self.rows[0], []
-        for row in self.rows:
-            setting, speedup = row.setting, dense.seconds / row.seconds
-            analytic = dense.flops / row.flops
-            rows.append(
-                {
-                    "model": setting.model,
-                    "budget": "dense" if setting.budget is None else setting.budget,
-                    "text_budget": setting.text_budget,
-                    "guidance_budget": setting.guidance_budget,
-                    "seconds": round(row.seconds, 5),
-                    "images_per_second": round(self.batch * self.share / row.seconds, 5),
-                    "speedup": round(speedup, 3),
-                    "analytic_speedup": round(analytic, 3),
-                    "efficiency": round(speedup / analytic, 3),
-                    "peak_memory_gigabytes": row.memory,
-                    "parts": {name: round(seconds, 5) for name, seconds in row.parts.items()},
-                }
-            )
-        return rows
+        return [
+            self._shown(row, self.rows[0].seconds / row.seconds, self.rows[0].flops / row.flops) for row in self.rows
+        ]
+
+    def _shown(self, row: Row, speedup: float, analytic: float) -> dict[str, Any]:
+        return asdict(row.setting) | {
+            "budget": "dense" if row.setting.budget is None else row.setting.budget,
+            "seconds": round(row.seconds, 5),
+            "images_per_second": round(self.batch * self.share / row.seconds, 5),
+            "speedup": round(speedup, 3),
+            "analytic_speedup": round(analytic, 3),
+            "efficiency": round(speedup / analytic, 3),
+            "peak_memory_gigabytes": row.memory,
+            "parts": {name: round(seconds, 5) for name, seconds in row.parts.items()},
+        }
 
     @property
     def dense_rate(self) -> float:
@@ -120,47 +129,40 @@ def run_benchmark(
     `plain` the backbone before it was compiled or quantised: what that has brought.
     """
     for name, value, least in (("batch", batch, 1), ("passes", passes, 1), ("warmup", warmup, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        check_whole(name, value, least=least)
     guided = None if guidance_budget is None else resolve_budget(guidance_budget, dense.patches)
-    numbers = [resolve_budget(budget, dense.patches) for budget in budgets]
-    settings = [Setting(name, number, text, guided) for name in models for text in text_budgets for number in numbers]
-    extra = [*([PLAIN] if plain is not None else []), *([REFERENCE] if reference else [])]
-    settings = list(dict.fromkeys([Setting(), *extra, *settings]))
+    numbers = dict.fromkeys(resolve_budget(budget, dense.patches) for budget in budgets)
+    rows = [Row(Setting(), dense), *([Row(PLAIN, plain)] if plain is not None else [])]
+    rows += [Row(REFERENCE, dense)] if reference else []
+    for (name, model), text, number in itertools.product(models.items(), dict.fromkeys(text_budgets), numbers):
+        rows.append(Row(Setting(name, number, text, guided), model))
 
-    condition = random_condition(dense, batch)
+    condition, device = random_condition(dense, batch), dense.device
     shape, scale = (dense.channels, *dense.image_size), dense.flow.guidance_scale if guidance is None else guidance
     generators = [torch.Generator().manual_seed(number) for number in range(batch)]
-    noise = draw_noise(shape, generators, dense.flow.noise_scale, dense.device)
+    noise = draw_noise(shape, generators, dense.flow.noise_scale, device)
     picture = _generation(noise, condition, scale, dense.flow.steps if steps is None else steps)
     run = _forward(noise, condition, scale) if steps is None else picture
 
-    rows = [Row(setting, _count(run, dense, models, setting).flops) for setting in settings]
-    timed = models if plain is None else models | {PLAIN.model: plain}
-    gemm = _measure(run, dense, timed, rows, passes, warmup, progress)
     for row in rows:
-        model = _model(row.setting, dense, timed)
-        with _attention(row.setting), PeakMemory(dense.device) as peak:
-            run(model, row.setting)
+        row.flops = _count(run, dense, row).flops
+    gemm = _measure(run, rows, dense, passes, warmup, progress)
+    for row in rows:
+        with PeakMemory(device) as peak:
+            row.time(run, device)
         row.memory = peak.gigabytes
         if row.setting == REFERENCE:
             continue
-        with parts_of(model) as parts:
-            parts["run"] = _time(lambda model=model, row=row: run(model, row.setting), dense.device)
-        row.parts = dict(parts)
-        row.parts["text, once a prompt"] = _time(lambda m=model, row=row: _prepare(m, condition, row), dense.device)
-    calls = [_count(some, dense, models, Setting()).calls for some in (run, picture)]
+        with parts_of(row.model) as parts:
+            parts["run"] = row.time(run, device)
+        text = {} if row.setting.text_budget is None else {"text_budget": row.setting.text_budget}
+        prepare = partial(torch.no_grad()(row.model.prepare), condition, **text)
+        row.parts = parts | {"text, once a prompt": _time(prepare, device)}
+    calls = [_count(some, dense, rows[0]).calls for some in (run, picture)]
     return Benchmark(rows, batch, calls[0] / calls[1], gemm)
 
 
-def _model(setting: Setting, dense: Backbone, models: dict[str, Any]) -> Any:
-    """The model of a row. Without a budget it is a backbone, even beside a reduction called dense."""
-    return dense if setting == Setting() else models.get(setting.model, dense)
-
-
-def _measure(
-    run: Run, dense: Backbone, models: dict[str, Any], rows: list[Row], passes: int, warmup: int, show: bool
-) -> float:
+def _measure(run: Run, rows: list[Row], dense: Backbone, passes: int, warmup: int, show: bool) -> float:
     """Fill in the rows' times, turn by turn; gives back the rate of a plain linear layer, measured in between."""
     linear = nn.Linear(GEMM[1], GEMM[2], device=dense.device, dtype=dense.dtype).requires_grad_(False)
     inputs = torch.randn(GEMM[0], GEMM[1], device=dense.device, dtype=dense.dtype)
@@ -168,11 +170,8 @@ def _measure(
     with tqdm(total=turns * len(rows), desc="measuring", unit="run", disable=not show) as bar:
         for turn in range(turns):
             for row in random.Random(turn).sample(rows, len(rows)):  # no row always comes after the same one
-                model = _model(row.setting, dense, models)
-                with _attention(row.setting):
-                    seconds = _time(lambda model=model, row=row: run(model, row.setting), dense.device)
-                if turn >= warmup:
-                    row.times.append(seconds)
+                seconds = row.time(run, dense.device)
+                row.times += [seconds] if turn >= warmup else []
                 bar.update()
             seconds = _time(lambda: [linear(inputs) for _ in range(10)], dense.device)
             rates.append(10 * 2 * math.prod(GEMM) / seconds)
@@ -190,9 +189,9 @@ def _forward(noise: torch.Tensor, condition: Condition, scale: float) -> Run:
     def run(model: Any, setting: Setting) -> torch.Tensor:
         t, guided = torch.tensor(TIME, device=noise.device), prepared.get((id(model), setting))
         if guided is None:
-            flow = getattr(model, "backbone", model).flow
-            budgets = ([value] if value else None for value in (setting.budget, setting.guidance_budget))
-            options = (flow, float(scale), flow.guidance_interval, *budgets, setting.text_budget)
+            backbone = getattr(model, "backbone", model)
+            options = [backbone.flow, float(scale), backbone.flow.guidance_interval]
+            options += [setting.budgets.resolve(1, backbone.patches)] if setting.budget else []
             guided = prepared[id(model), setting] = GuidedVelocity(model, condition, *options)
             guided.estimate = guided.clean(noise, t, 0)
         return guided.clean(noise, t, 0)
@@ -204,8 +203,7 @@ def _generation(noise: torch.Tensor, condition: Condition, scale: float, steps: 
     """Whole pictures, from the text encoder's states to the last step."""
 
     def run(model: Any, setting: Setting) -> torch.Tensor:
-        budgets = {name: getattr(setting, name) for name in ("budget", "guidance_budget", "text_budget")}
-        return sample(model, noise, condition, steps=steps, guidance_scale=scale, **budgets)
+        return sample(model, noise, condition, steps=steps, guidance_scale=scale, budget=setting.budgets)
 
     return run
 
@@ -213,8 +211,8 @@ def _generation(noise: torch.Tensor, condition: Condition, scale: float, steps: 
 class _Counter:
     """Stands in for a model: counts the FLOPs it would have used, by the paper's count, and how often it is asked."""
 
-    def __init__(self, backbone: Backbone, model: ElasticModel | None, text_budget: int | None):
-        self.backbone, self.model, self.text_budget = backbone, model, text_budget
+    def __init__(self, backbone: Backbone, row: Row):
+        self.backbone, self.row = backbone, row
         self.flops, self.calls = 0.0, 0
 
     def prepare(self, condition: Condition, **options: Any) -> Condition:
@@ -226,29 +224,22 @@ class _Counter:
     def __call__(
         self, x: torch.Tensor, t: Any, condition: Condition, budget: int | None = None, estimate: Any = None
     ) -> torch.Tensor:
-        if self.model is None:
+        if self.row.setting.budget is None:
             flops = cost.dense_flops(self.backbone)
         else:
-            flops = cost.reduced_flops(self.backbone, self.model.reduction, budget, self.text_budget)
+            flops = cost.reduced_flops(self.backbone, self.row.model.reduction, budget, self.row.setting.text_budget)
         self.flops += len(x) * flops
         self.calls += 1
         return torch.zeros_like(x)
 
 
-def _count(run: Run, dense: Backbone, models: dict[str, ElasticModel], setting: Setting) -> _Counter:
-    """What one run of a setting would compute. Nothing but counting is done."""
-    model = _model(setting, dense, models)
-    counter = _Counter(dense, None if model is dense else model, setting.text_budget)
-    run(counter, setting)
+def _count(run: Run, dense: Backbone, row: Row) -> _Counter:
+    """What one run of a row would compute. Nothing but counting is done."""
+    counter = _Counter(dense, row)
+    run(counter, row.setting)
     counter.flops, counter.calls = 0.0, 0  # a first run may do more, once
-    run(counter, setting)
+    run(counter, row.setting)
     return counter
-
-
-@torch.no_grad()
-def _prepare(model: Any, condition: Condition, row: Row) -> None:
-    text_budget = row.setting.text_budget
-    model.prepare(condition, **({} if text_budget is None else {"text_budget": text_budget}))
 
 
 def _time(work: Callable[[], Any], device: torch.device) -> float:
@@ -277,15 +268,11 @@ def twin(backbone: Backbone) -> Backbone:
 @contextmanager
 def _attention(setting: Setting) -> Iterator[None]:
     """For the reference: attention by two einsums and a softmax, which the fused one has to beat."""
-    modules = [sys.modules[family.__module__] for family in FAMILIES.values()] if setting == REFERENCE else []
-    fused = [module.attention for module in modules]
-    try:
-        for module in modules:
-            module.attention = _plain_attention
+    families = FAMILIES.values() if setting == REFERENCE else ()
+    with ExitStack() as stack:
+        for family in families:
+            stack.enter_context(patch.object(sys.modules[family.__module__], "attention", _plain_attention))
         yield
-    finally:
-        for module, attention in zip(modules, fused, strict=True):
-            module.attention = attention
 
 
 def _plain_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -26,57 +27,46 @@ def clock(device: torch.device) -> float:
     return time.perf_counter()
 
 
-class Stopwatch:
-    """Adds up the time spent in the parts of a model, called by name; a part inside another counts in both."""
+@contextmanager
+def timed(owner: Any, method: str, seconds: dict[str, float], name: str | Callable[..., str], device: Any) -> Iterator:
+    """Add the time of every call of a method to `seconds`; its name there may depend on how it is called."""
+    inner = getattr(owner, method)
 
-    def __init__(self, device: torch.device):
-        self.device = device
-        self.seconds: dict[str, float] = defaultdict(float)
+    def call(*inputs: Any, **options: Any) -> Any:
+        started = clock(device)
+        result = inner(*inputs, **options)
+        seconds[name if isinstance(name, str) else name(*inputs)] += clock(device) - started
+        return result
 
-    @contextmanager
-    def around(self, owner: Any, method: str, name: str | Callable[..., str]) -> Iterator[None]:
-        """Time every call of a method; `name` may depend on how it is called."""
-        inner = getattr(owner, method)
-
-        def timed(*inputs: Any, **options: Any) -> Any:
-            started = clock(self.device)
-            result = inner(*inputs, **options)
-            self.seconds[name if isinstance(name, str) else name(*inputs)] += clock(self.device) - started
-            return result
-
-        setattr(owner, method, timed)
-        try:
-            yield
-        finally:
-            delattr(owner, method)
+    with patch.object(owner, method, call):
+        yield
 
 
 @contextmanager
 def parts_of(model: ElasticModel | Backbone) -> Iterator[dict[str, float]]:
     """The seconds in each part of a model while this is open: embed, prelude, core, coda, head, and the interface's.
 
-    "interface" is all that a reduction adds around the core; its own modules and the partition are listed beside it.
+    "interface" is all that a reduction adds around the core; its own modules and the partition are listed beside it. A
+    part inside another counts in both.
     """
     backbone: Backbone = getattr(model, "backbone", model)
-    watch = Stopwatch(backbone.device)
+    parts: list[tuple[Any, str, Any]] = [(backbone, "embed", "embed"), (backbone, "head", "head")]
+    if backbone is model:
+        parts.append((backbone, "run", "trunk"))
+    else:
+        first, last = model.config.core
+        parts.append(
+            (backbone, "run", lambda _, start, stop: "prelude" if stop <= first else "coda" if start > last else "core")
+        )
+        parts += [(model.reduction, "forward", "interface"), (model.reduction, "regions", "partition")]
+        parts += [(child, "forward", name) for name, child in model.reduction.named_children()]
+    seconds: dict[str, float] = defaultdict(float)
     with ExitStack() as stack:
-        for method in ("embed", "head"):
-            stack.enter_context(watch.around(backbone, method, method))
-        first, last = model.config.core if backbone is not model else (0, backbone.depth - 1)
-
-        def span(tokens: Any, start: int, stop: int) -> str:
-            return "prelude" if stop <= first else "coda" if start > last else "core"
-
-        stack.enter_context(watch.around(backbone, "run", span if backbone is not model else "trunk"))
-        if backbone is not model:
-            reduction = model.reduction
-            stack.enter_context(watch.around(reduction, "forward", "interface"))
-            stack.enter_context(watch.around(reduction, "regions", "partition"))
-            for name, child in reduction.named_children():
-                stack.enter_context(watch.around(child, "forward", name))
-        yield watch.seconds
-    if "interface" in watch.seconds:
-        watch.seconds["interface"] -= watch.seconds["core"]
+        for owner, method, name in parts:
+            stack.enter_context(timed(owner, method, seconds, name, backbone.device))
+        yield seconds
+    if "interface" in seconds:
+        seconds["interface"] -= seconds["core"]
 
 
 class PeakMemory:
@@ -89,7 +79,9 @@ class PeakMemory:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         elif sys.platform == "linux":
-            _give_back_free_memory()
+            # Let the C library return what it holds for later, so that one row's peak is not the next one's floor.
+            with suppress(OSError, AttributeError):  # with another C library the peaks are less sharp
+                ctypes.CDLL("libc.so.6").malloc_trim(0)
             try:
                 Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is held now
             except OSError:
@@ -105,9 +97,3 @@ class PeakMemory:
             status = Path("/proc/self/status").read_text()
             kilobytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
             self.gigabytes = round(int(kilobytes) * 1024 / 1e9, 3)
-
-
-def _give_back_free_memory() -> None:
-    """Let the C library return what it holds for later, so that one row's peak is not the next one's floor."""
-    with suppress(OSError, AttributeError):  # with another C library the peaks are less sharp
-        ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from tqdm.auto import tqdm
 
 from rti.data import Source
-from rti.errors import InputError
-from rti.lab.intervals import Interval, as_list, mean_interval
+from rti.errors import InputError, check_choice, check_whole
+from rti.lab.intervals import as_list, mean_interval
 from rti.method.budgets import Budget, resolve_budget
 from rti.pipeline import Pipeline
-from rti.training.draws import Draws, DrawSettings, draw
+from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial, ElasticObjective
 from rti.training.pretraining import BaseObjective
 from rti.training.stream import Stream, collate
@@ -26,29 +24,15 @@ from rti.training.tasks import condition_of
 ESTIMATES = ("own", "clean", "none")  # what cuts are made from, where they come from an estimate
 
 
-@dataclass(frozen=True, eq=False)
-class LossResult:
-    """One budget's losses (n,), their mean and its 95 % interval; and, paired, by how much it is above dense."""
+class LossResult(NamedTuple):
+    """One budget's losses (n,) at the times t (n,) of the examples; and the row of the table, ready for JSON.
 
-    budget: int | None
+    The row has the mean with its 95 % interval, and by how much it is above dense, paired, with that interval.
+    """
+
     losses: np.ndarray
-    times: np.ndarray  # (n,) the time t of each example, the same at every budget
-    difference: float | None = None
-    difference_interval: Interval | None = None
-
-    @property
-    def name(self) -> int | str:
-        return "dense" if self.budget is None else self.budget
-
-    @property
-    def loss(self) -> float:
-        return float(self.losses.mean())
-
-    def as_dict(self) -> dict:
-        values = {"budget": self.name, "loss": self.loss, "interval": as_list(mean_interval(self.losses))}
-        if self.difference is not None:
-            values |= {"difference_to_dense": self.difference, "difference_interval": as_list(self.difference_interval)}
-        return values
+    times: np.ndarray
+    row: dict[str, Any]
 
 
 @torch.no_grad()
@@ -71,14 +55,12 @@ def evaluate_loss(
     "none" there is none, as at a sampler's first step. `text_budget` goes with every budget, not with dense.
     """
     backbone = pipe.backbone
-    for name, value in (("examples", examples), ("batch", batch)):
-        if value < 1:
-            raise InputError(f"{name} must be at least 1, got {value!r}")
-    wanted = [None if budget is None else resolve_budget(budget, backbone.patches) for budget in budgets]
-    if pipe.elastic is None and any(budget is not None for budget in wanted):
+    check_whole("examples", examples)
+    check_whole("batch", batch)
+    check_choice("estimate", estimate, ESTIMATES)
+    wanted = dict.fromkeys(None if budget is None else resolve_budget(budget, backbone.patches) for budget in budgets)
+    if pipe.elastic is None and set(wanted) != {None}:
         raise InputError("a budget needs an adapter, and this model has none; allowed: dense")
-    if estimate not in ESTIMATES:
-        raise InputError(f"estimate {estimate!r} is unknown; allowed: {', '.join(ESTIMATES)}")
     if estimate != "own" and (pipe.elastic is None or not pipe.elastic.reduction.uses_estimate):
         raise InputError(f"estimate {estimate!r} given, but this model cuts from none")
     stream = Stream(source, seed)
@@ -95,22 +77,25 @@ def evaluate_loss(
             condition = condition_of(backbone, drawn, encoder)
             times.append(draws.t.cpu())
             for budget, some in losses.items():
-                some.append(_losses(pipe, budget, text_budget, estimate)(images, condition, draws).cpu())
+                if budget is None:
+                    with nullcontext(pipe.model) if pipe.elastic is None else pipe.elastic.dense() as frozen:
+                        found = BaseObjective(frozen, None)(images, condition, draws)
+                else:
+                    objective = (CleanObjective if estimate == "clean" else ElasticObjective)(pipe.elastic, budget)
+                    found = objective(images, condition, draws, Dial(budget, estimate == "none", text_budget))
+                some.append(found.cpu())
                 bar.update(len(numbers))
     t = torch.cat(times).double().numpy()
-    results = {budget: LossResult(budget, torch.cat(some).double().numpy(), t) for budget, some in losses.items()}
-    return [_compare(results[budget], results.get(None)) for budget in dict.fromkeys(wanted)]
-
-
-def save_losses(path: Path, results: Sequence[LossResult]) -> None:
-    """Write the time of every example and its loss at every budget, as JSON."""
-    values = {"times": results[0].times.tolist()}
-    values |= {"losses": {str(result.name): result.losses.tolist() for result in results}}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(values) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+    found = {budget: torch.cat(some).double().numpy() for budget, some in losses.items()}
+    results = []
+    for budget, values in found.items():
+        name = "dense" if budget is None else budget
+        row = {"budget": name, "loss": float(values.mean()), "interval": as_list(mean_interval(values))}
+        if budget is not None and None in found:
+            change = values - found[None]
+            row |= {"difference_to_dense": float(change.mean()), "difference_interval": as_list(mean_interval(change))}
+        results.append(LossResult(values, t, row))
+    return results
 
 
 class CleanObjective(ElasticObjective):
@@ -118,24 +103,3 @@ class CleanObjective(ElasticObjective):
 
     def _estimate(self, images: torch.Tensor, *_: object) -> torch.Tensor:
         return images
-
-
-def _losses(pipe: Pipeline, budget: int | None, text_budget: int | None, estimate: str) -> Callable[..., torch.Tensor]:
-    objective = CleanObjective if estimate == "clean" else ElasticObjective
-    dial = Dial(budget, estimate == "none", text_budget)
-
-    def elastic(images: torch.Tensor, condition: object, draws: Draws) -> torch.Tensor:
-        return objective(pipe.elastic, budget)(images, condition, draws, dial)
-
-    def dense(images: torch.Tensor, condition: object, draws: Draws) -> torch.Tensor:
-        with nullcontext(pipe.model) if pipe.elastic is None else pipe.elastic.dense() as backbone:
-            return BaseObjective(backbone, None)(images, condition, draws)
-
-    return dense if budget is None else elastic
-
-
-def _compare(result: LossResult, dense: LossResult | None) -> LossResult:
-    if dense is None or result.budget is None:
-        return result
-    change = result.losses - dense.losses
-    return replace(result, difference=float(change.mean()), difference_interval=mean_interval(change))

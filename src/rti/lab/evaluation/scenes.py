@@ -1,168 +1,113 @@
-"""SceneEval of a model: the same prompts and noise at every budget, judged by the scenes world's detector."""
+"""SceneEval of a model: generate, score and compare on the scenes world. The same prompts and noise at every budget."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
-import torch
-from tqdm.auto import tqdm
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from rti import __version__
 from rti.backbones.base import Backbone
-from rti.elastic import ElasticModel
-from rti.errors import InputError
-from rti.flow import picture_generator, time_grid
-from rti.lab import scenes
-from rti.lab.evaluation.earlier import Earlier
-from rti.lab.evaluation.unfinished import Unfinished
-from rti.lab.pictures.generation import weights_of
-from rti.method.budgets import Budget, resolve_budget
+from rti.errors import InputError, check_whole
+from rti.files import write_whole
+from rti.images import INK, PAPER, contact_sheet, enlarge, open_image, save_image, wrap
+from rti.lab.intervals import as_list
+from rti.lab.pictures.compare import paired_summary
+from rti.lab.pictures.folder import PictureFolder, seconds_drawing
+from rti.lab.pictures.generation import Generation, GenerationSettings, Shard
+from rti.lab.pictures.prompts import scene_prompts
+from rti.lab.pictures.scorers.geneval import GenEvalScorer, SceneDetector
+from rti.lab.pictures.scorers.results import Score, score_folder, score_path
+from rti.lab.scenes import CLASSES, TASKS
+from rti.lab.scenes.detect import scipy_ndimage
+from rti.method.budgets import Budget, is_dense, resolve_budget
 from rti.pipeline import Pipeline
-from rti.text.encoder import TextEncoder
+
+RIGHT, WRONG = (0, 128, 60), (200, 30, 30)
+COLUMNS = 2 * len(TASKS)  # of a sheet; prompts take the tasks in turn, so that every column is one task
 
 
-@dataclass(frozen=True, eq=False)
-class SceneResult:
-    """One budget's pictures (n, 3, size, size) in [-1, 1] and their score; budget None is the frozen backbone.
+class SceneResult(NamedTuple):
+    """The pictures of a budget, their verdicts, and the row of the table: accuracy with intervals, ready for JSON."""
 
-    `how` is all that decides what they show, beside the prompts. Of an earlier evaluation there are no pictures here.
-    `difference` is the accuracy minus that of the frozen backbone on the same prompts and noise, where both were drawn.
-    """
-
-    budget: int | None
-    score: scenes.SceneScore
-    images: torch.Tensor | None
-    seconds: float
-    how: dict[str, Any]
-    difference: scenes.Difference | None = None
-
-    @property
-    def name(self) -> int | str:
-        return "dense" if self.budget is None else self.budget
-
-    def as_dict(self) -> dict[str, Any]:
-        """Budget, accuracy and intervals, ready for JSON."""
-        values = {"budget": self.name} | self.score.as_dict() | {"seconds": round(self.seconds, 3), "how": self.how}
-        values |= {"reused": True} if self.images is None else {}
-        return values if self.difference is None else values | {"difference_to_dense": asdict(self.difference)}
+    name: int | str  # the budget, "dense" is the frozen backbone
+    folder: PictureFolder
+    score: Score
+    row: dict[str, Any]
 
 
 def evaluate_scenes(
-    model: Pipeline | ElasticModel | Backbone,
-    text_encoder: TextEncoder | None = None,
+    pipe: Pipeline,
     budgets: Sequence[Budget] = (None,),
     images: int = 240,
     seed: int = 7,
     split: str = "train",
-    steps: int | None = None,
-    guidance: float | None = None,
-    guidance_budget: Budget = None,
-    text_budget: Budget = None,
-    int8: bool = False,
+    output: Path | None = None,
     batch: int = 16,
-    earlier: Earlier | None = None,
-    unfinished: Unfinished | None = None,
+    names: dict[str, Any] | None = None,
     progress: bool = True,
+    **settings: Any,
 ) -> list[SceneResult]:
     """Draw the world's prompts at each budget and judge the pictures; one result per budget, in the order given.
 
-    `model` is a pipeline, or a backbone or attached model with its `text_encoder`, as they are in training. A budget is
-    a number of regions or a share; None is the frozen backbone without adapter. `split` "train" has the combinations of
-    the training pictures, "held-out" those they never show, "all" both; prompts come from `seed` by a random stream of
-    their own, and fewer images are the first of more. What is not given is as the model samples by itself.
-    `guidance_budget` and `text_budget` go with every budget, not with dense; `int8` with all, see rti.int8.
-    `earlier` are results of before: what was drawn there by the same model in the same way is not drawn again.
-    `unfinished` keeps what is drawn, batch by batch, and has what an interrupted evaluation drew.
-    A class-conditional model draws the world's classes, one object each; they know no split.
+    A budget is a number of regions or a share; None is the frozen backbone without adapter. `split` "train" has the
+    combinations of the training pictures, "held-out" those they never show, "all" both; fewer images are the first of
+    more. A class-conditional model draws the world's classes, one object each; they know no split. `settings` are those
+    of `GenerationSettings`: steps, guidance, guidance_budget, text_budget (both go with every budget, not with dense)
+    and int8. Each budget has a folder of `rti generate` in `output`, which goes on where it stopped; `names` go into
+    its manifest.
     """
-    if isinstance(model, Pipeline) and text_encoder is not None:
-        raise InputError("text_encoder given beside a pipeline, which has its own; give the pipeline's model instead")
-    pipe = model if isinstance(model, Pipeline) else Pipeline(model, text_encoder)
-    wanted = _check(pipe, budgets, images, seed, steps, batch)
-    if pipe.backbone.conditioned_on == "labels":
-        prompts = scenes.class_prompts(images, seed)
-        subjects = [scenes.class_of(scene) for scene in prompts]
-    else:
-        prompts = scenes.prompts(images, seed, split)
-        subjects = [scene.caption for scene in prompts]
-    known, kept, results = earlier or Earlier(), unfinished or Unfinished(), {}
-    flow = pipe.backbone.flow
-    settings = {
-        "seed": seed,
-        "split": split,
-        "steps": flow.steps if steps is None else steps,
-        "guidance": flow.guidance_scale if guidance is None else guidance,
-        "dtype": str(pipe.backbone.dtype).removeprefix("torch."),
-        "int8": int8,
-        "rti": __version__,
-    }
-    with tqdm(total=images * len(wanted), unit="picture", disable=not progress) as bar:
-        for budget in wanted:
-            bar.set_description("dense" if budget is None else f"R = {budget}")
-            beside = {
-                "guidance_budget": None if budget is None else guidance_budget,
-                "text_budget": None if budget is None else text_budget,
+    scipy_ndimage()  # before the pictures, not after them
+    check_model(pipe.backbone)
+    check_whole("images", images, least=len(TASKS))
+    check_whole("batch", batch)
+    if not budgets:
+        raise InputError("no budget given; allowed: numbers of regions, shares such as 0.25, dense")
+    prompts = scene_prompts(images, seed, split, pipe.backbone.conditioned_on)
+    with TemporaryDirectory(prefix="rti-") if output is None else nullcontext(output) as place:
+        generations = {}
+        for budget in budgets:  # all of them before the first picture: each may be refused
+            dense = is_dense(budget)
+            name = "dense" if dense else resolve_budget(budget, pipe.backbone.patches)
+            given = settings | (dict.fromkeys(("guidance_budget", "text_budget")) if dense else {})
+            wanted = GenerationSettings(None if dense else budget, seed=seed, **given)
+            generations[name] = Generation(pipe, prompts, Path(place) / str(name), wanted, names)
+        results = {name: _evaluate(name, one, split, batch, progress) for name, one in generations.items()}
+    for name, result in results.items():
+        if "dense" in results and name != "dense":
+            change = paired_summary(result.folder, result.score, results["dense"].score)
+            result.row["difference_to_dense"] = {
+                "overall": change.overall,
+                "interval": as_list(change.interval),
+                "tasks": change.means,
+                "task_intervals": {task: as_list(interval) for task, interval in change.intervals.items()},
             }
-            with _drawing(pipe, budget, int8) as (drawing, which):
-                how = settings | beside | {"model": which}
-                found = known.find("dense" if budget is None else budget, how, prompts)
-                if found is not None:
-                    results[budget] = SceneResult(budget, found[0], None, found[1], how)
-                    bar.update(images)
-                    continue
-                options = beside | {"budget": budget, "num_inference_steps": steps, "guidance_scale": guidance}
-                seconds, parts = 0.0, []
-                for first in range(0, images, batch):
-                    some = subjects[first : first + batch]
-                    draw = partial(_draw, drawing, some, seed, first, options)
-                    part, took = kept.pictures(how | {"budget": budget, "first": first}, some, draw)
-                    parts.append(part)
-                    seconds += took
-                    bar.update(len(some))
-            pictures = torch.cat(parts)
-            results[budget] = SceneResult(budget, scenes.score(prompts, pictures.numpy()), pictures, seconds, how)
-    for folder, why in known.unused.items():
-        warnings.warn(f"nothing of {folder} was reused: {why}", stacklevel=2)
-    return [_compare(results[budget], results.get(None)) for budget in wanted]
+    return list(results.values())
 
 
-def _draw(pipe: Pipeline, subjects: Sequence[Any], seed: int, first: int, options: dict[str, Any]) -> torch.Tensor:
-    """The pictures of some prompts or classes, numbered from `first`: (n, 3, size, size) in [-1, 1]."""
-    generators = [picture_generator(seed, first + index) for index in range(len(subjects))]
-    drawn = pipe(subjects, generator=generators, output_type="pt", progress=False, **options)
-    return 2 * drawn.images.cpu() - 1
-
-
-def _compare(result: SceneResult, dense: SceneResult | None) -> SceneResult:
-    if dense is None or result.budget is None:
-        return result
-    return replace(result, difference=scenes.paired_difference(result.score, dense.score))
-
-
-@contextmanager
-def _drawing(pipe: Pipeline, budget: int | None, int8: bool) -> Iterator[tuple[Pipeline, str]]:
-    """The pipeline that draws at a budget, and which model it is."""
-    if budget is None:
-        with pipe.drawing(dense=True) as alone:
-            which = _which(alone)
-    else:
-        which = _which(pipe)  # before the LoRA is folded in, which it would have to undo
-    with pipe.drawing(budget is None, int8) as drawing:
-        yield drawing, which
-
-
-def _which(pipe: Pipeline) -> str:
-    """A digest of weights, sizes and settings: the same for the same model, wherever it was loaded from."""
-    reduction = None if pipe.elastic is None else pipe.elastic.config.to_dict()
-    parts = [weights_of(pipe), asdict(pipe.backbone.config), reduction]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+def _evaluate(name: int | str, generation: Generation, split: str, batch: int, progress: bool) -> SceneResult:
+    generation.run(batch, Shard(), progress)
+    folder, manifest = PictureFolder.open(generation.folder), generation.manifest
+    scorer = GenEvalScorer(SceneDetector())
+    score = score_folder(folder, "geneval", scorer, {"detector": "scenes"}, by_group=True, progress=False)
+    score.write(score_path(folder.path, "geneval"))
+    how = {key: manifest[key] for key in ("seed", "steps", "guidance", "guidance_budget", "text_budget", "dtype")}
+    how |= {"split": split, "int8": generation.settings.int8, "model": manifest["weights"]}
+    row = {
+        "budget": name,
+        "overall": score.summary["score"],
+        "interval": score.summary["interval"],
+        "tasks": score.summary["groups"],
+        "task_intervals": score.summary["group_intervals"],
+        "images": score.summary["pictures"],
+        "seconds": round(seconds_drawing(folder.path), 3),
+        "how": how | {"rti": manifest["versions"]["rti"]},
+    }
+    return SceneResult(name, folder, score, row)
 
 
 def check_model(backbone: Backbone) -> None:
@@ -171,25 +116,35 @@ def check_model(backbone: Backbone) -> None:
     if height != width:
         raise InputError(f"SceneEval needs a model of square pictures; this one draws {height} x {width} pixels")
     classes = getattr(backbone.config, "num_classes", None)
-    if backbone.conditioned_on == "labels" and classes != len(scenes.CLASSES):
-        raise InputError(f"SceneEval has {len(scenes.CLASSES)} classes; this model has {classes}")
+    if backbone.conditioned_on == "labels" and classes != len(CLASSES):
+        raise InputError(f"SceneEval has {len(CLASSES)} classes; this model has {classes}")
 
 
-def _check(
-    pipe: Pipeline, budgets: Sequence[Budget], images: int, seed: int, steps: int | None, batch: int
-) -> list[int | None]:
-    """Refuse what cannot be drawn or judged before the first picture. The budgets as numbers, each once."""
-    backbone = pipe.backbone
-    check_model(backbone)
-    for name, value, least in (("images", images, len(scenes.TASKS)), ("batch", batch, 1), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    if steps is not None:
-        time_grid(steps)
-    if not budgets:
-        raise InputError("no budget given; allowed: numbers of regions, shares such as 0.25, dense")
-    wanted = [None if budget is None else resolve_budget(budget, backbone.patches) for budget in budgets]
-    if pipe.elastic is None and any(budget is not None for budget in wanted):
-        given = next(budget for budget in budgets if budget is not None)
-        raise InputError(f"budget {given!r} needs an adapter, and this model has none; allowed: dense")
-    return list(dict.fromkeys(wanted))
+def save_results(output: Path, values: dict[str, Any], results: Sequence[SceneResult]) -> None:
+    """Write a sheet per budget, and results.json: the values, and every picture's verdict at every budget."""
+    entries = results[0].folder.entries
+    pictures = [{"task": entry.group, "caption": entry.metadata["prompt"]} for entry in entries]
+    for index, picture in enumerate(pictures):
+        verdicts = {str(result.name): result.score.pictures[index] for result in results}
+        picture["correct"] = {name: verdict["score"] == 1 for name, verdict in verdicts.items()}
+        picture["reason"] = {name: verdict["reason"] for name, verdict in verdicts.items()}
+    for result in results:
+        save_image(verdict_sheet(result), output / f"{result.name}.png")
+    write_whole(output / "results.json", json.dumps(values | {"pictures": pictures}, indent=1) + "\n")
+
+
+def verdict_sheet(result: SceneResult) -> Image.Image:
+    """The first pictures of a budget, each in a green or red frame over its caption and, if it is wrong, the reason."""
+    font, tiles = ImageFont.load_default(size=12), []
+    entries = result.folder.entries[: 10 * COLUMNS]
+    for entry, verdict in zip(entries, result.score.pictures, strict=False):
+        picture = enlarge(open_image(result.folder.file(entry, 0)), 128)
+        framed = ImageOps.expand(picture, 4, WRONG if verdict["reason"] else RIGHT)
+        tile = ImageOps.expand(framed, (0, 0, 0, 5 * 16), PAPER)
+        # Words beside the colours: not everyone tells red from green.
+        lines = [*wrap(entry.metadata["prompt"], font, tile.width, lines=3)]
+        lines += wrap(f"wrong: {verdict['reason']}" if verdict["reason"] else "right", font, tile.width, lines=2)
+        ImageDraw.Draw(tile).multiline_text((0, framed.height), "\n".join(lines), INK, font, spacing=2)
+        tiles.append(tile)
+    rows = [tiles[first : first + COLUMNS] for first in range(0, len(tiles), COLUMNS)]
+    return contact_sheet(rows, column_labels=[entry.group.replace("_", " ") for entry in entries[:COLUMNS]])

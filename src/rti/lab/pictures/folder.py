@@ -12,12 +12,14 @@ import hashlib
 import json
 import os
 import statistics
+import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rti.errors import InputError
-from rti.files import whole_file
+from rti.files import read_json, whole_file
 
 MANIFEST, PROMPTS, TIMING, SCORES = "manifest.json", "prompts.jsonl", "timing.jsonl", "scores"
 _PNG, _END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
@@ -35,9 +37,7 @@ class Entry:
     metadata: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        values = {"index": self.index, "prompt": self.prompt, "group": self.group}
-        values |= {"files": list(self.files), "seeds": list(self.seeds)}
-        return values | ({} if self.metadata is None else {"metadata": self.metadata})
+        return {name: value for name, value in vars(self).items() if name != "metadata" or value is not None}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Entry:
@@ -74,7 +74,7 @@ class PictureFolder:
         if not os.path.isdir(path):  # which a name too long for a path is not, either
             raise InputError(f"{path} is no folder")
         if (path / MANIFEST).is_file():
-            folder = cls(path, read_manifest(path), _read_entries(path))
+            folder = cls(path, read_json(path / MANIFEST), _read_entries(path))
         else:
             folder = cls(path, None, _foreign_entries(path))
         missing = [file for entry in folder.entries for file in entry.files if not os.path.isfile(path / file)]
@@ -98,6 +98,14 @@ class PictureFolder:
     def digest(self) -> str | None:
         """Which pictures these are; None where that is not known."""
         return None if self.manifest is None else manifest_digest(self.manifest)
+
+
+def begin(folder: PictureFolder) -> None:
+    """The manifest, then the prompts. Every process writes the same, whoever is first."""
+    if not check_manifest(folder.path, folder.manifest):  # another command may have begun there by now
+        write_shared(folder.path / MANIFEST, json.dumps(folder.manifest, indent=1) + "\n")
+    write_shared(folder.path / PROMPTS, entries_text(folder.entries))
+    tidy(folder.path)
 
 
 def write_shared(path: Path, text: str) -> None:
@@ -142,11 +150,15 @@ def check_manifest(folder: Path, manifest: dict[str, Any]) -> bool:
         if others:
             raise InputError(f"{folder} holds {others[0]} but no {MANIFEST}; give a new folder, or one to continue")
         return False
-    found = read_manifest(folder)
-    differences = manifest_differences(found, manifest)
-    if differences:
-        told = "; ".join(f"{name} {_short(old)} there, {_short(new)} now" for name, old, new in differences)
-        raise InputError(f"{folder} was drawn with other settings: {told}; give the same, or a new folder")
+    found = {"config": manifest["config"]} | read_json(folder / MANIFEST)  # folders from before it was there go on
+    differences = [(name, _short(old), _short(new)) for name, old, new in manifest_differences(found, manifest)]
+    told = {name: f"{name} {old} there, {new} now" for name, old, new in differences}
+    others = [text for name, text in told.items() if not name.startswith("versions.")]
+    if others:
+        raise InputError(f"{folder} was drawn with other settings: {'; '.join(others)}; give the same, or a new folder")
+    if told:  # the folder goes on with other versions of the packages, and its manifest says which it was begun with
+        warnings.warn(f"{folder} goes on with other versions, which may show: {', '.join(told.values())}", stacklevel=3)
+        manifest["versions"] = found["versions"]
     return True
 
 
@@ -162,12 +174,6 @@ def manifest_differences(first: dict[str, Any], second: dict[str, Any]) -> list[
     return found
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    from rti.files import read_json
-
-    return read_json(folder / MANIFEST)
-
-
 def manifest_digest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
@@ -178,19 +184,27 @@ def entries_text(entries: tuple[Entry, ...]) -> str:
 
 def images_per_second(folder: Path) -> float | None:
     """The median batch's pictures per second of one process; None where nothing was timed."""
+    rates = [pictures / seconds for pictures, seconds in _batches(folder)]
+    return statistics.median(rates) if rates else None
+
+
+def seconds_drawing(folder: Path) -> float:
+    """How long all batches took together, of all sittings and processes."""
+    return sum(seconds for _, seconds in _batches(folder))
+
+
+def _batches(folder: Path) -> list[tuple[float, float]]:
+    """Pictures and seconds of each batch."""
     try:
         lines = (folder / TIMING).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return None
-    rates = []
+        return []
+    found = []
     for line in lines:
-        try:
+        with suppress(ValueError, KeyError, TypeError, RecursionError):  # a line that a killed run did not finish
             values = json.loads(line)
-            rates.append(values["pictures"] / values["seconds"])
-        except (ValueError, KeyError, TypeError, ZeroDivisionError, RecursionError):
-            continue  # a line that a killed run did not finish
-    rates = [rate for rate in rates if rate > 0]
-    return statistics.median(rates) if rates else None
+            found.append((float(values["pictures"]), float(values["seconds"])))
+    return [batch for batch in found if min(batch) > 0]
 
 
 def _read_entries(path: Path) -> tuple[Entry, ...]:
@@ -206,8 +220,6 @@ def _read_entries(path: Path) -> tuple[Entry, ...]:
 
 def _foreign_entries(path: Path) -> tuple[Entry, ...]:
     """The prompts of a folder in GenEval's layout that another program made."""
-    from rti.files import read_json
-
     entries = []
     for file in sorted(path.glob("*/metadata.jsonl")):
         if not file.parent.name.isdigit():

@@ -11,9 +11,9 @@ import hashlib
 import json
 import os
 import time
-import warnings
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,22 +26,11 @@ from rti.errors import InputError, check_finite, check_whole
 from rti.files import write_whole
 from rti.flow import picture_seed, time_grid
 from rti.images import save_image
-from rti.lab.pictures.folder import (
-    MANIFEST,
-    PROMPTS,
-    TIMING,
-    Entry,
-    check_manifest,
-    entries_text,
-    is_whole,
-    manifest_differences,
-    read_manifest,
-    tidy,
-    write_shared,
-)
-from rti.lab.pictures.prompts.prompts import Prompt, PromptSet
+from rti.lab.pictures.folder import TIMING, Entry, PictureFolder, begin, check_manifest, is_whole
+from rti.lab.pictures.prompts import PromptSet
 from rti.method.budgets import Budget, is_dense, resolve_budget
 from rti.pipeline import Pipeline
+from rti.text.cache import fingerprint
 
 FORMAT = 1  # of the manifest
 SEEDS = 2**32  # more would share pictures: two words would go into the sequence of seeds
@@ -62,8 +51,7 @@ class GenerationSettings:
     int8: bool = False  # the blocks' linear layers, see rti.int8
 
     def __post_init__(self) -> None:
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < SEEDS:
-            raise InputError(f"seed must be a whole number from 0 to {SEEDS - 1}, got {self.seed!r}")
+        check_whole("seed", self.seed, SEEDS - 1, least=0)
         if self.images is not None:
             check_whole("images per prompt", self.images, SEEDS)
         if self.guidance is not None:
@@ -91,6 +79,12 @@ class Shard(NamedTuple):
             given = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
             raise InputError(f"RANK and WORLD_SIZE are not usable: {given}; allowed: 0 <= RANK < WORLD_SIZE")
         return shard
+
+    def device(self, wanted: str) -> str:
+        """Where this process computes: "auto" is a GPU of its own where there are several processes."""
+        if wanted != "auto" or self.world == 1 or not torch.cuda.is_available():
+            return wanted
+        return f"cuda:{int(os.environ.get('LOCAL_RANK', self.rank)) % torch.cuda.device_count()}"
 
 
 class Generated(NamedTuple):
@@ -120,10 +114,14 @@ class Generation:
         self.images = self.settings.images or prompts.images
         self.budget = self._budget()
         self.manifest = self._manifest(names or {})
-        self._keep_versions()
-        self.entries = tuple(self._entry(prompt) for prompt in prompts.prompts)
-        self.pictures = [(prompt, number) for prompt in prompts.prompts for number in range(self.images)]
         self.begun = check_manifest(self.folder, self.manifest)
+        entries, numbers = [], range(self.images)
+        for prompt in prompts.prompts:
+            files = tuple(prompts.layout(prompt, number, self.images) for number in numbers)
+            seeds = tuple(picture_seed(self.settings.seed, prompt.index, number) for number in numbers)
+            entries.append(Entry(prompt.index, prompt.subject, prompt.group, files, seeds, prompt.metadata))
+        self.target = PictureFolder(self.folder, self.manifest, tuple(entries))
+        self.pictures = self.target.pictures
 
     def run(self, batch: int = 16, shard: Shard | None = None, progress: bool = True) -> Generated:
         """Draw what is missing of this process's share. It can be stopped at any moment, and run again."""
@@ -135,14 +133,17 @@ class Generation:
         total, todo = sum(map(len, share)), sum(map(len, missing))
         started = time.perf_counter()
         if self.begun:
-            self._begin()  # what a kill left unwritten of it
+            begin(self.target)  # what a kill left unwritten of it
+        title = "dense" if self.budget is None else f"R = {self.budget}"
+        title += f", process 1 of {shard.world}" if shard.world > 1 else ""
+        hidden = not progress or shard.rank > 0  # the shares are alike: one bar tells for all
         with (
             self.pipe.drawing(self.budget is None, self.settings.int8) as pipe,
-            self._bar(total, total - todo, shard, progress) as bar,
+            tqdm(total=total, initial=total - todo, desc=title, unit="picture", disable=hidden) as bar,
         ):
             for some, wanted in zip(share, missing, strict=True):
                 if wanted:
-                    self._draw(pipe, some, set(map(_key, wanted)))
+                    self._draw(pipe, some, wanted)
                     bar.update(len(wanted))
         return Generated(todo, total - todo, time.perf_counter() - started)
 
@@ -150,11 +151,14 @@ class Generation:
         """How many pictures of all are not there."""
         return sum(not self._is_there(*picture) for picture in self.pictures)
 
-    def _draw(self, pipe: Pipeline, pictures: list[tuple[Prompt, int]], wanted: set[tuple[int, int]]) -> None:
+    def _is_there(self, entry: Entry, number: int) -> bool:
+        return is_whole(self.target.file(entry, number), self.pipe.backbone.image_size)
+
+    def _draw(self, pipe: Pipeline, pictures: list[tuple[Entry, int]], wanted: list[tuple[Entry, int]]) -> None:
         settings, started = self.settings, time.perf_counter()
         drawn = pipe(
-            [prompt.subject for prompt, _ in pictures],
-            generator=[torch.Generator().manual_seed(self._seed(*picture)) for picture in pictures],
+            [entry.prompt for entry, _ in pictures],
+            generator=[torch.Generator().manual_seed(entry.seeds[number]) for entry, number in pictures],
             budget=self.budget,
             guidance_budget=settings.guidance_budget,
             text_budget=settings.text_budget,
@@ -165,52 +169,22 @@ class Generation:
         ).images
         seconds = time.perf_counter() - started
         if not self.begun:  # only now: what the model refuses leaves nothing behind
-            self._begin()
-        for picture, image in zip(pictures, drawn, strict=True):
-            if picture[1] == 0:  # so that one process alone writes it
-                self._write_metadata(picture[0])
-            if _key(picture) in wanted:
-                save_image(image, self._path(*picture))
-        self._note_time(len(pictures), seconds)
-
-    def _note_time(self, pictures: int, seconds: float) -> None:
-        line = {"pictures": pictures, "seconds": round(seconds, 6), "device": str(self.pipe.backbone.device)}
-        path = self.folder / TIMING
+            begin(self.target)
+            self.begun = True
+        for (entry, number), image in zip(pictures, drawn, strict=True):
+            path = self.target.file(entry, number)
+            # GenEval's line, where its own evaluation expects it; with the first picture: one process writes it.
+            beside = path.parent.parent / "metadata.jsonl"
+            if number == 0 and entry.metadata is not None and not beside.is_file():
+                write_whole(beside, json.dumps(entry.metadata) + "\n")
+            if (entry, number) in wanted:
+                save_image(image, path)
+        line = {"pictures": len(pictures), "seconds": round(seconds, 6), "device": str(self.pipe.backbone.device)}
         try:
-            with open(path, "a", encoding="utf-8") as file:
+            with open(self.folder / TIMING, "a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-
-    def _begin(self) -> None:
-        """The manifest, then the prompts. Every process writes the same, whoever is first."""
-        if not check_manifest(self.folder, self.manifest):  # another command may have begun there by now
-            write_shared(self.folder / MANIFEST, json.dumps(self.manifest, indent=1) + "\n")
-        if not (self.folder / PROMPTS).is_file():
-            write_shared(self.folder / PROMPTS, entries_text(self.entries))
-        tidy(self.folder)
-        self.begun = True
-
-    def _write_metadata(self, prompt: Prompt) -> None:
-        """GenEval's line, where its own evaluation expects it: beside the folder of the samples."""
-        path = self._path(prompt, 0).parent.parent / "metadata.jsonl"
-        if prompt.metadata is not None and not path.is_file():
-            write_whole(path, json.dumps(prompt.metadata) + "\n")
-
-    def _path(self, prompt: Prompt, number: int) -> Path:
-        return self.folder / self.prompts.layout(prompt, number, self.images)
-
-    def _is_there(self, prompt: Prompt, number: int) -> bool:
-        return is_whole(self._path(prompt, number), self.pipe.backbone.image_size)
-
-    def _seed(self, prompt: Prompt, number: int) -> int:
-        return picture_seed(self.settings.seed, prompt.index, number)
-
-    def _entry(self, prompt: Prompt) -> Entry:
-        numbers = range(self.images)
-        files = tuple(self.prompts.layout(prompt, number, self.images) for number in numbers)
-        seeds = tuple(self._seed(prompt, number) for number in numbers)
-        return Entry(prompt.index, prompt.subject, prompt.group, files, seeds, prompt.metadata)
+            raise InputError(f"cannot write {self.folder / TIMING}: {error.strerror or error}") from None
 
     def _budget(self) -> int | None:
         """The number of regions; refuse what this model cannot draw, before anything is written."""
@@ -231,18 +205,18 @@ class Generation:
 
     def _manifest(self, names: dict[str, Any]) -> dict[str, Any]:
         """All that a picture depends on. Batch, processes and device are not part of it: they change nothing to see."""
-        backbone, settings = self.pipe.backbone, self.settings
-        flow, elastic = backbone.flow, self.pipe.elastic
-        source = (backbone.source or {}).get("source")
-        return {
+        backbone, settings, prompts = self.pipe.backbone, self.settings, self.prompts
+        flow = backbone.flow
+        manifest = {
             "format": FORMAT,
-            "model": names.get("model", source),
+            "model": names.get("model", (backbone.source or {}).get("source")),
             "adapter": names.get("adapter"),
             "weights": weights_of(self.pipe),
+            "config": asdict(backbone.config),
             "dtype": str(backbone.dtype).removeprefix("torch."),
             "size": list(backbone.image_size),
             "patches": backbone.patches,
-            "reduction": None if self.budget is None else json.loads(json.dumps(elastic.config.to_dict())),
+            "reduction": None if self.budget is None else self.pipe.elastic.config.to_dict(),
             "budget": "dense" if self.budget is None else self.budget,
             "guidance_budget": settings.guidance_budget,
             "text_budget": settings.text_budget,
@@ -250,42 +224,16 @@ class Generation:
             "guidance": float(flow.guidance_scale if settings.guidance is None else settings.guidance),
             "lenient": settings.lenient,
             **({"int8": True} if settings.int8 else {}),  # folders from before it was there go on
-            "prompts": {
-                "source": self.prompts.source,
-                "count": len(self.prompts),
-                "sha256": self.prompts.digest(),
-            },
+            "prompts": {"source": prompts.source, "count": len(prompts), "sha256": prompts.digest()},
             "images_per_prompt": self.images,
             "seed": settings.seed,
             "versions": _versions(),
         }
-
-    def _keep_versions(self) -> None:
-        """A folder goes on with other versions of the packages than it was begun with, and its manifest says which."""
-        if not (self.folder / MANIFEST).is_file():
-            return
-        begun, now = read_manifest(self.folder).get("versions"), self.manifest["versions"]
-        changed = manifest_differences(begun, now) if isinstance(begun, dict) else []
-        if changed:
-            told = ", ".join(f"{name} {old} there, {new} now" for name, old, new in changed)
-            warnings.warn(f"{self.folder} goes on with other versions, which may show: {told}", stacklevel=3)
-            self.manifest["versions"] = begun
-
-    def _bar(self, total: int, there: int, shard: Shard, progress: bool) -> tqdm:
-        title = "dense" if self.budget is None else f"R = {self.budget}"
-        title += f", process 1 of {shard.world}" if shard.world > 1 else ""
-        hidden = not progress or shard.rank > 0  # the shares are alike: one bar tells for all
-        return tqdm(total=total, initial=there, desc=title, unit="picture", disable=hidden)
-
-
-def _key(picture: tuple[Prompt, int]) -> tuple[int, int]:
-    return picture[0].index, picture[1]
+        return json.loads(json.dumps(manifest))  # as it is read back, lists for tuples
 
 
 def weights_of(pipe: Pipeline) -> str:
     """Which weights draw: a folder may hold others by now. Those merged for good are others than those not merged."""
-    from rti.text.cache import fingerprint
-
     elastic = pipe.elastic
     with elastic.unfused() if elastic is not None and not elastic.fused_for_good else nullcontext():
         parts = [fingerprint(pipe.backbone if elastic is None else elastic)]
@@ -297,12 +245,8 @@ def weights_of(pipe: Pipeline) -> str:
 
 
 def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
     found = {"rti": __version__, "torch": torch.__version__, "numpy": np.__version__}
     for name in ("pillow", "transformers"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
     return found

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from rti.errors import InputError
+from rti.files import in_one_line
 from rti.lab.plots import COLOURS, GREY, LINES, MARKERS, legend_below, panels, places_of
 from rti.lab.probes import paper
+from rti.method.config import ORDER_NAMES
+from rti.method.order import order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KIND_LABELS = {
-    "adaptive": "cut by content at the core's start",
-    "anew": "cut by content at each block",
-    "fixed": "evenly spaced cuts",
-    "skip": "skipping",
+KINDS = {  # what the legend calls them, and their place in LINES: as gaps, fixed cuts and token skip have
+    "adaptive": ("cut by content at the core's start", 1),
+    "anew": ("cut by content at each block", 7),
+    "fixed": ("evenly spaced cuts", 3),
+    "skip": ("skipping", 6),
 }
-KIND_PLACES = {"adaptive": 1, "anew": 7, "fixed": 3, "skip": 6}  # in LINES, as gaps, fixed cuts and token skip have
 FAR = 2.5  # times the longest bar: a value of the paper beyond is no part of the axis
+ALIKE = 0.01  # shares of the tokens may differ by rounding
 TIME = "time of sampling (0 noise, 1 image)"
 
 
-def _of_data(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """The data comes from a file: where something of it is missing, or of another kind, say so in one line."""
-
-    @functools.wraps(draw)
-    def drawn(values: dict[str, Any], with_paper: bool = False) -> Figure:
-        try:
-            return draw(values, with_paper)
-        except InputError:
-            raise
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-            raise InputError(f"the data of the figure is damaged ({why}); rti probe measures it again") from None
-
-    return drawn
+# The data comes from a file: where something of it is missing, or of another kind, say so in one line.
+_of_data = in_one_line("the data of the figure is damaged; rti probe measures it again")
+DIAMOND = dict(marker="D", linestyle="", color="white", markeredgecolor="black", markersize=6)  # a value of the paper
 
 
 @_of_data
@@ -47,13 +39,12 @@ def redundancy_figure(values: dict[str, Any], with_paper: bool = False) -> Figur
     space, time, depth = panels(3, 12.0, 4.2)
     _lorenz(space, {"pictures drawn": values["lorenz"]["share_of_detail"]}, with_paper)
     space.set_title("(a) space: where the detail is")
-
     blocks = list(range(len(values["by_block"]["fixed"])))
-    for place, kind in enumerate(KIND_LABELS):
-        style = dict(color=LINES[KIND_PLACES[kind]], marker=MARKERS[place], markersize=4, linewidth=1.5)
+    for place, (kind, (label, line)) in enumerate(KINDS.items()):
+        style = dict(color=LINES[line], marker=MARKERS[place], markersize=4, linewidth=1.5)
         style |= {"linestyle": "--", "markersize": 0} if kind == "anew" else {}
-        for axes, x, y in ((time, values["times"], "by_step"), (depth, blocks, "by_block")):
-            axes.plot(x, _percent(values[y][kind]), label=KIND_LABELS[kind] if axes is depth else None, **style)
+        time.plot(values["times"], _percent(values["by_step"][kind]), **style)
+        depth.plot(blocks, _percent(values["by_block"][kind]), label=label, **style)
         if with_paper and kind in paper.BY_BLOCK:
             style |= {"linestyle": ":", "marker": "", "linewidth": 1.2}
             time.plot(paper.TIMES, _percent(paper.BY_STEP[kind]), **style)
@@ -63,16 +54,12 @@ def redundancy_figure(values: dict[str, Any], with_paper: bool = False) -> Figur
         depth.plot([], [], ":", color=GREY, linewidth=1.2, label=f"dotted: {paper.MODEL}")
     first, last = values["proposed_core"]
     depth.axvspan(first - 0.5, last + 0.5, color=COLOURS[5], alpha=0.12, linewidth=0, label="proposed core")
-    depth.set_xlabel("block")
     depth.xaxis.get_major_locator().set_params(integer=True)
-    depth.set_title(f"(c) depth: mean over {len(values['times'])} steps")
-    time.set_xlabel(TIME)
-    time.set_xlim(0, 1)
-    time.set_title(f"(b) time: block {values['middle_block']}")
+    depth.set(xlabel="block", title=f"(c) depth: mean over {len(values['times'])} steps")
+    time.set(xlabel=TIME, xlim=(0, 1), title=f"(b) time: block {values['middle_block']}")
     low = min(min(line.get_ydata(), default=100) for axes in (time, depth) for line in axes.lines)
     for axes in (time, depth):
-        axes.set_ylabel("variance retained, %")
-        axes.set_ylim(min(20, 10 * (low // 10)), 100)
+        axes.set(ylabel="variance retained, %", ylim=(min(20, 10 * (low // 10)), 100))
     return _finish(depth, f"{values['budget']} of {values['patches']} tokens, {values['prompts']} prompts", columns=3)
 
 
@@ -87,42 +74,27 @@ def lorenz_figure(curves: dict[str, Sequence[float]], with_paper: bool = False) 
 
 
 def _lorenz(axes: Axes, curves: dict[str, Sequence[float]], with_paper: bool) -> None:
-    axes.plot([0, 100], [0, 100], color=GREY, linewidth=1, label="even" if len(curves) > 1 or with_paper else None)
+    """One curve is filled, and says what the paper reads off it; several are told apart by a legend."""
+    alone, named = len(curves) == 1, len(curves) > 1 or with_paper
+    axes.plot([0, 100], [0, 100], color=GREY, linewidth=1, label="even" if named else None)
     for place, (name, curve) in enumerate(curves.items()):
+        colour, held = COLOURS[place % len(COLOURS)], _percent(curve)
         shares = [100 * index / (len(curve) - 1) for index in range(len(curve))]
-        label = name if len(curves) > 1 or with_paper else None
-        axes.plot(shares, _percent(curve), color=COLOURS[place % len(COLOURS)], linewidth=1.8, label=label)
-        if len(curves) == 1:
-            axes.fill_between(shares, shares, _percent(curve), color=COLOURS[place], alpha=0.12, linewidth=0)
-    if len(curves) == 1:
-        curve = next(iter(curves.values()))
-        for share in paper.IN_TOP:
-            held = 100 * curve[round(share * (len(curve) - 1))]
-            axes.plot([0, 100 * share, 100 * share], [held, held, 0], ":", color=COLOURS[1], linewidth=1)
-            axes.annotate(
-                f"{100 * share:.0f} %: {held:.0f} %",
-                (100 * share, held),
-                (100 * share + 3, held - 8),
-                color=COLOURS[1],
-                fontsize=9,
-            )
+        axes.plot(shares, held, color=colour, linewidth=1.8, label=name if named else None)
+        if alone:
+            axes.fill_between(shares, shares, held, color=colour, alpha=0.12, linewidth=0)
+            for share in _percent(paper.IN_TOP):
+                y = held[round(share / 100 * (len(curve) - 1))]
+                axes.plot([0, share, share], [y, y, 0], ":", color=COLOURS[1], linewidth=1)
+                where = {"xy": (share, y), "xytext": (share + 3, y - 8), "color": COLOURS[1]}
+                axes.annotate(f"{share:.0f} %: {y:.0f} %", **where, fontsize=9)
     if with_paper:
-        axes.plot(
-            [100 * share for share in paper.IN_TOP],
-            _percent(paper.IN_TOP.values()),
-            "D",
-            color=COLOURS[4],
-            markeredgecolor=GREY,
-            markersize=6,
-            label=paper.MODEL,
-            zorder=5,
-        )
-        if len(curves) == 1:
+        marks = DIAMOND | {"color": COLOURS[4], "markeredgecolor": GREY, "label": paper.MODEL, "zorder": 5}
+        axes.plot(_percent(paper.IN_TOP), _percent(paper.IN_TOP.values()), **marks)
+        if alone:
             axes.legend(frameon=False, loc="lower right", fontsize=8)
-    axes.set_xlim(0, 100)
-    axes.set_ylim(0, 102)
-    axes.set_xlabel("share of patches, most detailed first, %")
-    axes.set_ylabel("share of all detail, %")
+    axes.set(xlim=(0, 100), xlabel="share of patches, most detailed first, %")
+    axes.set(ylim=(0, 102), ylabel="share of all detail, %")
 
 
 @_of_data
@@ -148,44 +120,41 @@ def orders_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
 
 def _bars(values: dict[str, Any], titles: dict[str, str], beside: dict[str, tuple], what: str) -> Figure:
     """One panel a measure, one bar a row, with standard errors, and the paper's value as a diamond."""
-    rows, beyond = values["rows"], False
-    columns = panels(len(titles), 3.6 * len(titles) + 2.0, 0.6 * len(rows) + 2.0)
+    names, beyond = [row["name"] for row in values["rows"]], False
+    colours = [LINES[place % len(LINES)] for place in places_of(names).values()]
+    columns = panels(len(titles), 3.6 * len(titles) + 2.0, 0.6 * len(names) + 2.0)
     for panel, (axes, (measure, title)) in enumerate(zip(columns, titles.items(), strict=True)):
-        scale = 100 if measure == "retained" else 1
-        shown = [scale * (row[measure] or 0) for row in rows]
-        errors = [scale * (row[f"{measure}_error"] or 0) for row in rows]
-        colours = [LINES[place % len(LINES)] for place in places_of(row["name"] for row in rows).values()]
-        axes.barh(range(len(rows)), shown, xerr=errors, color=colours, height=0.62, ecolor=GREY)
-        theirs = [beside.get(row["name"], (None,) * len(titles))[panel] for row in rows]
+        scale, digits = (100, 1) if measure == "retained" else (1, 2)
+        found = [row[measure] for row in values["rows"]]
+        shown = [scale * (value or 0) for value in found]
+        errors = [scale * (row[f"{measure}_error"] or 0) for row in values["rows"]]
+        axes.barh(range(len(names)), shown, xerr=errors, color=colours, height=0.62, ecolor=GREY)
+        theirs = [beside.get(name, (None,) * len(titles))[panel] for name in names]
         # At the lower edge of a bar, so that it hides no number.
         marks = [(scale * value, place + 0.31) for place, value in enumerate(theirs) if value is not None]
         own = max(*(s + e for s, e in zip(shown, errors, strict=True)), 0.01)
         far = [mark for mark in marks if mark[0] > FAR * own]  # would shrink everything else: said at the edge instead
-        marks = [mark for mark in marks if mark not in far]
+        near = [mark for mark in marks if mark[0] <= FAR * own]
         beyond = beyond or bool(far)
-        if marks:
-            axes.plot(*zip(*marks, strict=True), "D", color="white", markeredgecolor="black", markersize=6)
-        low = min(0.0, *shown, *(mark[0] for mark in marks))
-        high = max([own, *(mark[0] for mark in marks)])
+        if near:
+            axes.plot(*zip(*near, strict=True), **DIAMOND)
+        low, high = min([0.0, *shown, *(x for x, _ in near)]), max([own, *(x for x, _ in near)])
         room = (high - low) * 0.3
         for value, place in far:
             text = f"\N{RIGHTWARDS ARROW} {value:g}"
             axes.text(high + 0.95 * room, place, text, ha="right", va="center", fontsize=9, color="black")
-        for place, row in enumerate(rows):
-            end = max(shown[place] + errors[place], 0)
-            text = "no groups" if row[measure] is None else f"{scale * row[measure]:.{1 if scale == 100 else 2}f}"
-            axes.text(end + 0.12 * room, place, text, va="center", fontsize=9, color=GREY)
-        axes.set_xlim(low - (0.1 * room if low < 0 else 0), high + room)
+        for place, (value, y, error) in enumerate(zip(found, shown, errors, strict=True)):
+            text = "no groups" if value is None else f"{y:.{digits}f}"
+            axes.text(max(y + error, 0) + 0.12 * room, place, text, va="center", fontsize=9, color=GREY)
         axes.axvline(0, color=GREY, linewidth=0.8)
         axes.grid(False, axis="y")
-        axes.set_yticks(range(len(rows)), [row["name"] for row in rows] if panel == 0 else [""] * len(rows))
+        axes.set_yticks(range(len(names)), names if panel == 0 else [""] * len(names))
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
-        axes.set_xlabel(title)
+        axes.set(xlabel=title, xlim=(low - (0.1 * room if low < 0 else 0), high + room))
     note = f"{values['budget']} {what} of {values['patches']} patches, {values['prompts']} prompts; "
     note += "lines: ± one standard error"
-    if beside:
-        note += f"; diamonds{' and arrow' if beyond else ''}: {paper.MODEL}"
+    note += f"; diamonds{' and arrow' if beyond else ''}: {paper.MODEL}" if beside else ""
     columns[0].figure.suptitle(note, fontsize=10)
     return columns[0].figure
 
@@ -196,40 +165,36 @@ def routing_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
     ratio, correlation, entropy = panels(3, 12.0, 4.2)
     times = values["times"]
     for place, row in enumerate(values["rows"]):
-        style = dict(color=COLOURS[place % len(COLOURS)], marker=MARKERS[place % len(MARKERS)], markersize=4)
+        style = _style(place)
         known = [(time, value) for time, value in zip(times, row["detail_ratio"], strict=True) if value is not None]
         if known:
             ratio.plot(*zip(*known, strict=True), **style)
         correlation.plot(times, row["size_detail"], **style)
         entropy.plot(times, row["entropy"], label=f"R = {row['budget']}", **style)
-    without = [row["budget"] for row in values["rows"] if all(value is None for value in row["detail_ratio"])]
-    if without:
-        text = f"R = {', '.join(map(str, without))}: too few regions\nof one patch or of 16"
-        ratio.text(0.03, 0.97, text, transform=ratio.transAxes, va="top", fontsize=8, color=GREY)
-    ratio.axhline(1, color=GREY, linewidth=1)
     ratio.set_yscale("log")
+    ratio.axhline(1, color=GREY, linewidth=1)
+    without = [str(row["budget"]) for row in values["rows"] if all(value is None for value in row["detail_ratio"])]
     if without:
+        text = f"R = {', '.join(without)}: too few regions\nof one patch or of 16"
+        ratio.text(0.03, 0.97, text, transform=ratio.transAxes, va="top", fontsize=8, color=GREY)
         low, high = ratio.get_ylim()
         ratio.set_ylim(low, high * (high / low) ** 0.2)  # room above the lines for what is said there
     ratio.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ratio.yaxis.set_minor_formatter(lambda value, _: "")
-    ratio.set_ylabel("detail in regions of 1 patch\nover that in regions of 16 and more")
-    ratio.set_title("(a) fine regions are on detail (1: chance)")
     if with_paper:
-        ratio.axhline(paper.DETAIL_RATIO_LATE, color=COLOURS[4], linestyle=":", linewidth=1.5)
-        correlation.plot([0.5], [paper.SIZE_DETAIL_TRAINED], "D", color="white", markeredgecolor="black", markersize=6)
-        entropy.plot([], [], ":", color=COLOURS[4], linewidth=1.5, label="paper: about 6 late in sampling")
-        label = "paper: R = 256 of 1024, mid-sampling"
-        entropy.plot([], [], "D", color="white", markeredgecolor="black", markersize=6, label=label)
+        late = dict(color=COLOURS[4], linestyle=":", linewidth=1.5)
+        ratio.axhline(paper.DETAIL_RATIO_LATE, **late)
+        correlation.plot([0.5], [paper.SIZE_DETAIL_TRAINED], **DIAMOND)
+        entropy.plot([], [], **late, label="paper: about 6 late in sampling")
+        entropy.plot([], [], **DIAMOND, label="paper: R = 256 of 1024, mid-sampling")
     correlation.axhline(0, color=GREY, linewidth=1)
-    correlation.set_ylabel("correlation of fineness with detail")
-    correlation.set_title("(b) size follows detail")
-    entropy.set_ylabel("entropy of region sizes, bits")
-    entropy.set_ylim(bottom=0)
-    entropy.set_title("(c) variety of sizes")
     for axes in (ratio, correlation, entropy):
-        axes.set_xlabel(TIME)
-        axes.set_xlim(0, 1)
+        axes.set(xlabel=TIME, xlim=(0, 1))
+    fine_over_coarse = "detail in regions of 1 patch\nover that in regions of 16 and more"
+    ratio.set(ylabel=fine_over_coarse, title="(a) fine regions are on detail (1: chance)")
+    correlation.set(ylabel="correlation of fineness with detail", title="(b) size follows detail")
+    entropy.set(ylabel="entropy of region sizes, bits", title="(c) variety of sizes")
+    entropy.set_ylim(bottom=0)
     return _finish(entropy, f"{values['patches']} patches, {values['prompts']} prompts", columns=6)
 
 
@@ -242,3 +207,98 @@ def _finish(axes: Axes, note: str, columns: int) -> Figure:
 
 def _percent(values: Any) -> list[float]:
     return [100 * value for value in values]
+
+
+def _style(place: int) -> dict[str, Any]:
+    return dict(color=COLOURS[place % len(COLOURS)], marker=MARKERS[place % len(MARKERS)], markersize=4)
+
+
+# Several models in one figure.
+
+
+def profiles(probes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of what `rti probe redundancy` wrote for each model: what its blocks retain, cut by content at the core's start.
+
+    `rise` is how much more the best block retains than the first.
+    """
+    found = {}
+    for name, values in probes.items():
+        retained = values["by_block"]["adaptive"]
+        found[name] = {
+            "image_size": values.get("image_size"),  # not known of older data
+            "share": values["budget"] / values["patches"],
+            "relative_depth": [round(block / max(len(retained) - 1, 1), 4) for block in range(len(retained))],
+            "retained": retained,
+            "rise": round(max(retained) - retained[0], 6),
+        }
+    (first, one), *others = found.items()
+    for name, other in others:
+        if abs(other["share"] - one["share"]) > ALIKE:
+            shares = f"{100 * one['share']:.3g} % and {100 * other['share']:.3g} %"
+            raise InputError(f"{first} and {name} were probed at {shares} of their tokens; probe at one --budget")
+    return found
+
+
+def profiles_figure(found: dict[str, dict[str, Any]], with_paper: bool = False) -> Figure:
+    """Variance retained against relative depth, a line per model, a panel per size of picture, small first.
+
+    One panel for all where the size of any is not known.
+    """
+    sizes = {name: tuple(one["image_size"] or ()) for name, one in found.items()}
+    if () in sizes.values():
+        sizes = dict.fromkeys(sizes, ())
+    places = sorted(set(sizes.values()))
+    columns = panels(len(places), 1.6 + 4.2 * len(places), 4.4)
+    for axes, size in zip(columns, places, strict=True):
+        for place, (name, one) in enumerate(found.items()):
+            if sizes[name] == size:
+                axes.plot(one["relative_depth"], _percent(one["retained"]), label=name, **_style(place))
+        if with_paper and (size == paper.SIZE or paper.SIZE not in places):
+            theirs = paper.BY_BLOCK["adaptive"]
+            depth = [block / (len(theirs) - 1) for block in range(len(theirs))]
+            axes.plot(depth, _percent(theirs), "--", color=GREY, linewidth=1.2, label=paper.MODEL)
+        axes.set(xlabel="relative depth (0 first block, 1 last)", ylabel="variance retained, %", xlim=(-0.02, 1.02))
+        axes.set_title("{} x {} pixels".format(*size) if size else "")
+    bounds = [axes.get_ylim() for axes in columns]
+    handles = {}
+    for axes in columns:
+        axes.set_ylim(min(low for low, _ in bounds), max(high for _, high in bounds))  # so that levels can be compared
+        handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure = columns[0].figure
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False)
+    share = next(iter(found.values()))["share"]
+    figure.suptitle(f"pooled to {100 * share:.3g} % of the tokens, cut by content at the core's start", fontsize=10)
+    return figure
+
+
+# The orders themselves, as walks over a small grid with one run of each shaded.
+
+
+def walks(grid: tuple[int, int] = (8, 8), first: int = 12, length: int = 8) -> dict[str, list[list[int]]]:
+    """Row and column of each patch along every order, the same run of `length` positions from `first` on."""
+    height, width = grid
+    if min(grid) < 1 or not 0 <= first < first + length <= height * width:
+        allowed = f"allowed: a run within the {height * width} patches"
+        raise InputError(f"a run of {length} from {first} on in a grid of {height} x {width} is not there; {allowed}")
+    orders = {name: order(name, height, width)[0].tolist() for name in ORDER_NAMES}
+    return {name: [[*divmod(patch, width)] for patch in walk] for name, walk in orders.items()}
+
+
+def walks_figure(found: dict[str, list[list[int]]], first: int = 12, length: int = 8) -> Figure:
+    """A panel for each order: its walk, dotted where it jumps, and the patches of the run."""
+    columns = panels(len(found), 3.1 * len(found), 3.4)
+    for place, (axes, (name, walk)) in enumerate(zip(columns, found.items(), strict=True)):
+        rows, sides = (max(patch[axis] for patch in walk) + 1 for axis in (0, 1))
+        for row, column in walk[first : first + length]:
+            axes.fill_between([column - 0.5, column + 0.5], row - 0.5, row + 0.5, color=COLOURS[place], alpha=0.3, lw=0)
+        for (row, column), (below, right) in pairwise(walk):
+            jump = abs(row - below) + abs(column - right) > 1
+            style = dict(linestyle=":", linewidth=0.9) if jump else dict(linestyle="-", linewidth=1.6)
+            axes.plot([column, right], [row, below], color=COLOURS[place], **style)
+        axes.plot(walk[0][1], walk[0][0], "o", color=COLOURS[place], markersize=5)
+        axes.set_xticks([column - 0.5 for column in range(sides + 1)], [""] * (sides + 1))
+        axes.set_yticks([row - 0.5 for row in range(rows + 1)], [""] * (rows + 1))
+        axes.tick_params(length=0)
+        axes.set(xlim=(-0.5, sides - 0.5), ylim=(rows - 0.5, -0.5), aspect="equal", title=name)
+    columns[0].figure.suptitle(f"the same {length} positions shaded in each order", fontsize=10, color=GREY)
+    return columns[0].figure

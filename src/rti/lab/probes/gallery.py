@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from PIL import Image
 
 from rti.errors import InputError
 from rti.flow import picture_generator
 from rti.images import draw_regions, enlarge, to_pil
-from rti.lab.plots import picture_grid
+from rti.lab.plots import COLOURS, picture_grid
 from rti.lab.probes.groupings import Row
 from rti.lab.probes.measures import kept_by_skipping
-from rti.lab.probes.tint import fade, glow, tint_groups
-from rti.lab.probes.trajectory import Moment, RegionsHook, Run, TrunkHook
+from rti.lab.probes.trajectory import Moment, Run
 from rti.lab.scenes.classes import subject_names
 from rti.method.budgets import resolve_budget
 from rti.pipeline import Pipeline
@@ -25,131 +25,152 @@ from rti.pipeline import Pipeline
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+STRENGTH = 0.55  # of a tint
 SIDE = 256  # small pictures are enlarged to this, so that their pixels stay sharp in print
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """How the pictures of a figure are drawn."""
-
-    seed: int = 0
-    steps: int | None = None
-    guidance: float | None = None
-
-    def pictures(self, pipe: Pipeline, subjects: Sequence[Any], budget: int | None) -> list[Image.Image]:
-        generators = [picture_generator(self.seed, index) for index in range(len(subjects))]
-        settings = {"num_inference_steps": self.steps, "guidance_scale": self.guidance, "generator": generators}
-        drawn = pipe(list(subjects), budget=budget, dense=budget is None, progress=False, **settings)
-        return [enlarge(picture, SIDE) for picture in drawn.images]
-
-    def run(self, pipe: Pipeline, subjects: Sequence[Any], watched: int) -> Run:
-        steps = pipe.backbone.flow.steps if self.steps is None else self.steps
-        return Run(pipe, list(subjects), self.seed, steps, self.guidance, watched, progress=False)
-
-
-def gallery(
-    pipes: dict[str, Pipeline], subjects: Sequence[Any], budgets: Sequence[Any], drawing: Drawing
-) -> tuple[Figure, dict[str, Any]]:
+def gallery(run: Run, pipes: dict[str, Pipeline], budgets: Sequence[Any]) -> tuple[Figure, dict[str, Any]]:
     """The budget sweep: a dense row, then at each budget a row for each method, the same noise down a column."""
-    first = next(iter(pipes.values()))
-    wanted = list(dict.fromkeys(resolve_budget(budget, first.backbone.patches) for budget in budgets))
-    rows, labels = [drawing.pictures(first, subjects, None)], ["dense"]
-    for budget in wanted:
-        for name, pipe in pipes.items():
-            rows.append(drawing.pictures(pipe, subjects, budget))
-            labels.append(f"R = {budget}" if len(pipes) == 1 else f"R = {budget}\n{name}")
-    data = {"figure": "gallery", "methods": list(pipes), "budgets": wanted} | _data(drawing, first, subjects)
-    return picture_grid(rows, labels, subject_names(first.backbone, subjects)), data
+    if not pipes:
+        advice = "give --adapter FOLDER or --trained NAME=FOLDER"
+        raise InputError(f"the model has no adapter, so it has no budget; {advice}")
+    wanted = list(dict.fromkeys(resolve_budget(budget, run.pipe.backbone.patches) for budget in budgets))
+    rows, labels = [_pictures(run, next(iter(pipes.values())), None)], ["dense"]
+    for budget, (name, pipe) in itertools.product(wanted, pipes.items()):
+        rows.append(_pictures(run, pipe, budget))
+        labels.append(f"R = {budget}" if len(pipes) == 1 else f"R = {budget}\n{name}")
+    return _grid(run, rows, labels), {"figure": "gallery", "methods": list(pipes), "budgets": wanted} | _data(run)
 
 
-def overlay(
-    pipe: Pipeline, subjects: Sequence[Any], budget: Any, moments: int, drawing: Drawing
-) -> tuple[Figure, dict[str, Any]]:
-    """The clean image predicted along sampling, with the regions the model used there; a row for each of the moments.
+def overlay(run: Run, budget: Any) -> tuple[Figure, dict[str, Any]]:
+    """The clean image predicted along sampling, with the regions the model used there; a row for each watched step.
 
-    Two moments are early and late.
+    Two are early and late.
     """
-    elastic = pipe.elastic
-    if elastic is None:
-        raise InputError("the overlay shows the regions of an adapter, and this model has none; give --adapter FOLDER")
-    regions = resolve_budget(budget, pipe.backbone.patches)
-    run = drawing.run(pipe, subjects, moments)
-    grid, found = pipe.backbone.grid, []
+    regions, grid, rows = resolve_budget(budget, run.pipe.backbone.patches), run.pipe.backbone.grid, []
 
     def observe(moment: Moment) -> None:
-        if moment.seen is None:
-            raise InputError(f"the reduction {elastic.config.name!r} forms no regions to draw")
-        pictures = to_pil(moment.estimate)
-        found.append([draw_regions(one, ids, grid) for one, ids in zip(pictures, moment.seen, strict=False)])
+        pictures = zip(to_pil(moment.estimate), moment.seen, strict=False)
+        rows.append([draw_regions(picture, ids, grid) for picture, ids in pictures])
 
-    drawn = run.follow(elastic, range(len(subjects)), RegionsHook(elastic.reduction), observe, regions)
-    rows = [*found, [enlarge(picture, SIDE) for picture in to_pil(drawn)]]
+    drawn = run.follow(range(len(run.subjects)), observe, regions)
+    rows.append([enlarge(picture, SIDE) for picture in to_pil(drawn)])
     labels = [f"t = {time:.2f}" for time in run.times] + ["the picture"]
-    data = {"figure": "overlay", "budget": regions, "times": run.times} | _data(drawing, pipe, subjects)
-    return picture_grid(rows, labels, subject_names(pipe.backbone, subjects)), data
+    return _grid(run, rows, labels), {"figure": "overlay", "budget": regions, "times": run.times} | _data(run)
 
 
 def methods(
-    pipe: Pipeline,
-    rows: Sequence[Row],
-    core: tuple[int, int],
-    subjects: Sequence[Any],
-    budget: Any,
-    drawing: Drawing,
-    trained: dict[str, Pipeline],
+    run: Run, rows: Sequence[Row], core: tuple[int, int], budget: Any, trained: dict[str, Pipeline]
 ) -> tuple[Figure, dict[str, Any]]:
-    """Methods side by side at one budget: how each groups the frozen model's tokens late in sampling, tinted.
+    """Methods side by side at one budget: how each groups the frozen model's tokens at the last watched step, tinted.
 
     Below its groups stands the picture of each, where all of them are in `trained`. A soft group shows what its first
     token reads, a method without groups which patches it keeps.
     """
-    run = drawing.run(pipe, subjects, 3)
-    regions, grid = resolve_budget(budget, pipe.backbone.patches), pipe.backbone.grid
-    groups: dict[str, torch.Tensor] = {}
-    kept: list[torch.Tensor] = []
+    regions, grid = resolve_budget(budget, run.pipe.backbone.patches), run.pipe.backbone.grid
+    groups: dict[str, torch.Tensor | None] = {}
+    kept = torch.empty(0)
 
     def observe(moment: Moment) -> None:
-        if moment.place < len(run.at) - 1:
-            return
-        tokens = moment.seen[core[0]]
-        for row in rows:
-            found = row.groups(tokens, regions, moment.before)
-            if found is not None:
-                groups[row.name] = found[: moment.count]
-        kept.append(kept_by_skipping(tokens.image[: moment.count].float(), regions))
+        nonlocal kept
+        if moment.place == len(run.at) - 1:
+            tokens = moment.seen[core[0]]
+            groups.update({row.name: row.groups(tokens, regions, moment.before) for row in rows})
+            kept = kept_by_skipping(tokens.image[: moment.count].float(), regions)
 
-    with run.frozen() as model, torch.no_grad():
-        drawn = to_pil(run.follow(model, range(len(subjects)), TrunkHook(model), observe))
-    samples = {name: drawing.pictures(one, subjects, regions) for name, one in trained.items()}
-    every_patch = torch.arange(pipe.backbone.patches)
+    def grouped(name: str, picture: Image.Image, place: int) -> Image.Image:
+        if groups[name] is None:
+            return fade(picture, kept[place], grid)
+        found = groups[name][place]
+        return glow(picture, found[0], grid) if found.ndim == 2 else tint_groups(picture, found, grid)
+
+    drawn = to_pil(run.follow(range(len(run.subjects)), observe))
+    names = [row.name for row in rows]
+    samples = {name: _pictures(run, pipe, regions) for name, pipe in trained.items()}
+    every_patch = torch.arange(run.pipe.backbone.patches)
     lines, labels = [], []
-    for place, (subject, picture) in enumerate(zip(subject_names(pipe.backbone, subjects), drawn, strict=True)):
-        title = "" if len(subjects) == 1 else textwrap.fill(subject, 20) + "\n"
-        found = [_drawn(row, groups, kept[0], picture, place, grid) for row in rows]
-        lines.append([draw_regions(picture, every_patch, grid), *found])
-        labels.append(f"{title}groups")
+    for place, (subject, picture) in enumerate(zip(_names(run), drawn, strict=True)):
+        lines.append([draw_regions(picture, every_patch, grid), *(grouped(name, picture, place) for name in names)])
+        labels.append("groups" if len(drawn) == 1 else textwrap.fill(subject, 20) + "\ngroups")
         if samples:
-            lines.append([enlarge(picture, SIDE), *(samples[row.name][place] for row in rows)])
+            lines.append([enlarge(picture, SIDE), *(samples[name][place] for name in names)])
             labels.append("picture")
-    data = {"figure": "methods", "budget": regions, "core": list(core), "methods": [row.name for row in rows]}
-    data |= {"pictures_of": list(samples), "time": run.times[-1]} | _data(drawing, pipe, subjects)
-    return picture_grid(lines, labels, ["dense", *(row.name for row in rows)]), data
+    data = {"figure": "methods", "budget": regions, "core": list(core), "methods": names}
+    data |= {"pictures_of": list(samples), "time": run.times[-1]} | _data(run)
+    return picture_grid(lines, labels, ["dense", *names]), data
 
 
-def _drawn(
-    row: Row, groups: dict[str, torch.Tensor], kept: torch.Tensor, picture: Image.Image, place: int, grid: Any
-) -> Image.Image:
-    if row.name not in groups:
-        return fade(picture, kept[place], grid)
-    found = groups[row.name][place]
-    return glow(picture, found[0], grid) if found.ndim == 2 else tint_groups(picture, found, grid)
+def _pictures(run: Run, pipe: Pipeline, budget: int | None) -> list[Image.Image]:
+    """The pictures of a run as another model draws them, from the same noise; without a budget the frozen one."""
+    generators = [picture_generator(run.seed, index) for index in range(len(run.subjects))]
+    settings = {"num_inference_steps": run.steps, "guidance_scale": run.guidance, "generator": generators}
+    drawn = pipe(list(run.subjects), budget=budget, dense=budget is None, progress=False, **settings)
+    return [enlarge(picture, SIDE) for picture in drawn.images]
 
 
-def _data(drawing: Drawing, pipe: Pipeline, subjects: Sequence[Any]) -> dict[str, Any]:
-    flow = pipe.backbone.flow
-    return {
-        "subjects": list(subjects),
-        "seed": drawing.seed,
-        "steps": flow.steps if drawing.steps is None else drawing.steps,
-        "guidance": flow.guidance_scale if drawing.guidance is None else drawing.guidance,
-    }
+def _names(run: Run) -> list[str]:
+    return subject_names(run.pipe.backbone, run.subjects)
+
+
+def _grid(run: Run, rows: Sequence[Sequence[Image.Image]], labels: Sequence[str]) -> Figure:
+    return picture_grid(rows, labels, _names(run))
+
+
+def _data(run: Run) -> dict[str, Any]:
+    settings = run.settings()
+    return {"subjects": list(run.subjects)} | {name: settings[name] for name in ("seed", "steps", "guidance")}
+
+
+# Groups drawn on a picture.
+
+
+def tint_groups(picture: Image.Image, groups: torch.Tensor, grid: tuple[int, int]) -> Image.Image:
+    """Every patch in the colour of its group, groups that touch in different ones, boundaries drawn. (N,) groups."""
+    colours = np.array([_rgb(colour) for colour in COLOURS])
+    wash = colours[_apart(groups.view(grid).cpu().numpy())]
+    return draw_regions(_blend(picture, wash, STRENGTH), groups, grid)
+
+
+def glow(picture: Image.Image, weights: torch.Tensor, grid: tuple[int, int]) -> Image.Image:
+    """One soft group: the picture where it reads, dark where it does not. (N,) weights."""
+    light = (weights / weights.max()).view(grid).double().cpu().numpy()
+    return _blend(picture, np.zeros((*grid, 3)), 0.9 * (1 - light[..., None]))
+
+
+def fade(picture: Image.Image, kept: torch.Tensor, grid: tuple[int, int]) -> Image.Image:
+    """The patches that are not kept, faded to white. (N,) bool."""
+    away = ~kept.view(grid).cpu().numpy()
+    return _blend(picture, np.full((*grid, 3), 255.0), 0.85 * away[..., None])
+
+
+def _blend(picture: Image.Image, wash: np.ndarray, strength: np.ndarray | float) -> Image.Image:
+    """Mix a colour per patch, (rows, columns, 3), into an enlarged picture."""
+    rows, columns = wash.shape[:2]
+    canvas = enlarge(picture.convert("RGB"), 512)
+    if canvas.height % rows or canvas.width % columns:
+        raise InputError(f"a picture of {picture.size} does not divide into {rows} x {columns} patches")
+    patch = np.ones((canvas.height // rows, canvas.width // columns, 1))
+    share = np.kron(np.broadcast_to(strength, (rows, columns, 1)), patch)
+    mixed = (1 - share) * np.asarray(canvas, dtype=np.float64) + share * np.kron(wash, patch)
+    return Image.fromarray(mixed.round().astype(np.uint8))
+
+
+def _apart(groups: np.ndarray) -> np.ndarray:
+    """A colour number for each patch, the same within a group, and different where groups touch while that is possible.
+
+    Greedy over the groups in order of their number; a group picks the colour least used by its neighbours.
+    """
+    beside = zip((groups[:, :-1], groups[:-1]), (groups[:, 1:], groups[1:]), strict=True)
+    touching = {pair for one, other in beside for pair in zip(one.flat, other.flat, strict=True)}
+    chosen: dict[int, int] = {}
+    for turn, group in enumerate(np.unique(groups)):
+        others = {a if b == group else b for a, b in touching if group in (a, b)} - {group}
+        taken = [chosen[other] for other in others if other in chosen]
+        # Of the colours that are equally free, each in its turn: all are used about as often.
+        free = range(turn, turn + len(COLOURS))
+        chosen[group] = min(free, key=lambda colour: taken.count(colour % len(COLOURS))) % len(COLOURS)
+    return np.vectorize(chosen.__getitem__)(groups)
+
+
+def _rgb(colour: str) -> tuple[int, ...]:
+    return tuple(bytes.fromhex(colour[1:]))

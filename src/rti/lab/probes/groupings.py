@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from rti.adapter import Stored
 from rti.backbones.base import Backbone, Tokens
 from rti.errors import InputError
 from rti.lab.probes import measures
-from rti.lab.probes.records import rounded, run_probe, write_data
-from rti.lab.probes.trajectory import Moment, Run, TrunkHook, fingerprint, middle
+from rti.lab.probes.records import Probe, rounded, run_probe, standard_error
+from rti.lab.probes.trajectory import Moment, Run, fingerprint
 from rti.method.budgets import Budget, resolve_budget
+from rti.method.config import ORDER_NAMES, RegionConfig
 from rti.method.reductions import REDUCTIONS, Reduction, make_reduction
 
 MEASURES = ("spread", "spread_per_patch", "size_detail", "retained")
@@ -73,8 +74,6 @@ def grouping_rows(backbone: Backbone, core: tuple[int, int], adapters: dict[str,
 
 def order_rows(backbone: Backbone, core: tuple[int, int], cuts: str = "gaps") -> list[Row]:
     """The region partition on each of the three orders."""
-    from rti.method.config import ORDER_NAMES, RegionConfig
-
     return [_fresh(name, RegionConfig(core=core, cuts=cuts, order=name), backbone) for name in ORDER_NAMES]
 
 
@@ -101,75 +100,52 @@ def probe_groupings(
 ) -> dict[str, Any]:
     """Measure every row on the tokens that enter the core, and what it retains of each block of the core.
 
-    A row without groups keeps the tokens farthest from the mean, and only the last measurement applies to it. Writes
-    NAME.jsonl, prompt by prompt, and NAME.json, and gives back the latter.
+    A row without groups keeps the tokens farthest from the mean, and only the last measurement applies to it.
     """
     backbone = run.pipe.backbone
     regions = resolve_budget(budget, backbone.patches)
     first, last = core
 
-    def observe(moment: Moment, found: dict[str, dict[str, list]]) -> None:
-        count, tokens = moment.count, moment.seen[first]
+    def measure(moment: Moment) -> dict[str, Any]:
+        tokens, count = moment.seen[first], moment.count
         blocks = [after.image[:count].float() for after in moment.seen[first + 1 : last + 2]]
         detail = measures.detail(moment.estimate, backbone.patch_size)
+        found = {}
         for row in rows:
-            groups = row.groups(tokens, regions, moment.before)
+            groups, values = row.groups(tokens, regions, moment.before), {}
             if groups is None:
-                values = _measure_skip(blocks, regions)
+                retained = [measures.skip_variance(block, regions) for block in blocks]
             else:
-                values = _measure(groups[:count], blocks, detail, backbone.grid)
-            for key, value in values.items():
-                found[row.name].setdefault(key, []).append(value)
+                groups = groups[:count]
+                retained = [measures.explained_variance(block, groups) for block in blocks]
+                values["spread"] = measures.spread(groups, backbone.grid)
+                values["size_detail"] = measures.size_detail(groups, detail)
+                if groups.ndim == 2:
+                    values["spread_per_patch"] = measures.spread_per_patch(groups, backbone.grid)
+            found[row.name] = values | {"retained": torch.stack(retained).mean(dim=0)}
+        return {"rows": found}
 
-    def measure(indices: list[int], advance: Callable[[int], object]) -> list[dict[str, Any]]:
-        found: dict[str, dict[str, list]] = {row.name: {} for row in rows}
-        with run.frozen() as model, torch.no_grad():
-            run.follow(model, indices, TrunkHook(model), lambda one: observe(one, found), advance=advance)
-        stacked = {name: {key: torch.stack(v, dim=1) for key, v in some.items()} for name, some in found.items()}
-        return [
-            {"rows": {name: {key: rounded(v[place]) for key, v in some.items()} for name, some in stacked.items()}}
-            for place in range(len(indices))
-        ]
+    def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        shown = [_summary(row.name, [record["rows"][row.name] for record in records], run.middle) for row in rows]
+        return {"grid": list(backbone.grid), "middle_time": run.times[run.middle], "rows": shown}
 
     configs = {
         row.name: row.reduction.config.to_dict() | {"trained": fingerprint(row.reduction) if row.trained else False}
         for row in rows
     }
-    settings = {"probe": name, "budget": regions, "core": [first, last], "reductions": configs}
-    records = run_probe(run, folder / f"{name}.jsonl", settings, measure)
-    values = settings | run.settings() | {"patches": backbone.patches, "grid": list(backbone.grid)}
-    values |= {"times": run.times, "prompts": len(records)} | _summary(records, run)
-    return write_data(folder / f"{name}.json", values)
+    settings = {"budget": regions, "core": [first, last], "reductions": configs}
+    return run_probe(run, folder, Probe(name, settings, measure, summary))
 
 
-def _measure(
-    groups: torch.Tensor, blocks: Sequence[torch.Tensor], detail: torch.Tensor, grid: tuple[int, int]
-) -> dict[str, torch.Tensor]:
-    retained = torch.stack([measures.explained_variance(block, groups) for block in blocks]).mean(dim=0)
-    values = {"spread": measures.spread(groups, grid), "size_detail": measures.size_detail(groups, detail)}
-    if groups.ndim == 2:
-        values["spread_per_patch"] = measures.spread_per_patch(groups, grid)
-    return values | {"retained": retained}
-
-
-def _measure_skip(blocks: Sequence[torch.Tensor], regions: int) -> dict[str, torch.Tensor]:
-    return {"retained": torch.stack([measures.skip_variance(block, regions) for block in blocks]).mean(dim=0)}
-
-
-def _summary(records: Sequence[dict[str, Any]], run: Run) -> dict[str, Any]:
-    """Means over prompts and steps; size and detail are read mid-trajectory."""
-    place = middle(run.times)
-    rows = []
-    for name in records[0]["rows"]:
-        row: dict[str, Any] = {"name": name}
-        for key in MEASURES:
-            if key not in records[0]["rows"][name]:
-                row |= {key: None, f"{key}_error": None}
-                continue
-            values = np.array([record["rows"][name][key] for record in records])  # (prompts, watched)
-            by_prompt = values[:, place] if key == "size_detail" else values.mean(axis=1)
-            error = by_prompt.std(ddof=1) / len(by_prompt) ** 0.5 if len(by_prompt) > 1 else None
-            row |= {key: rounded(by_prompt.mean()), f"{key}_error": None if error is None else rounded(error)}
-            row[f"{key}_by_step"] = rounded(values.mean(axis=0))
-        rows.append(row)
-    return {"middle_time": run.times[place], "rows": rows}
+def _summary(name: str, found: Sequence[dict[str, Any]], middle: int) -> dict[str, Any]:
+    """Means of one row over prompts and steps; size and detail are read mid-trajectory."""
+    row: dict[str, Any] = {"name": name}
+    for key in MEASURES:
+        if key not in found[0]:
+            row |= {key: None, f"{key}_error": None}
+            continue
+        values = np.array([one[key] for one in found])  # (prompts, watched)
+        by_prompt = values[:, middle] if key == "size_detail" else values.mean(axis=1)
+        row |= {key: rounded(by_prompt.mean()), f"{key}_error": standard_error(by_prompt)}
+        row[f"{key}_by_step"] = rounded(values.mean(axis=0))
+    return row

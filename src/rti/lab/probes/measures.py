@@ -7,12 +7,17 @@ are in cells of the patch grid.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 
 from rti.backbones.layers import patchify
 from rti.errors import InputError
 
 FINE, COARSE = 1, 16  # a region is fine at one patch, coarse at sixteen or more
+SUMS = ("fine_detail", "fine_patches", "coarse_detail", "coarse_patches")
+POINTS = 100  # of a Lorenz curve as it is kept, evenly spaced
 
 
 def group_weights(groups: torch.Tensor) -> torch.Tensor:
@@ -54,31 +59,26 @@ def skip_variance(features: torch.Tensor, keep: int) -> torch.Tensor:
     """
     features = features.double()
     mean = features.mean(dim=1, keepdim=True)
-    distance = (features - mean).square().sum(dim=-1)
-    kept = kept_by_skipping(features, keep)
-    total = distance.sum(dim=1)
-    return torch.where(total > 0, (distance * kept).sum(dim=1) / total, 1.0)
+    return _kept(features, torch.where(kept_by_skipping(features, keep)[..., None], features, mean))
 
 
 def kept_by_skipping(features: torch.Tensor, keep: int) -> torch.Tensor:
     """The tokens that skipping keeps: (B, N, d) -> (B, N) bool. Equal scores are decided by the position."""
     features = features.double()
     score = (features - features.mean(dim=1, keepdim=True)).square().sum(dim=-1)
-    ranked = score.sort(dim=1, descending=True, stable=True).indices
-    chosen = torch.arange(features.shape[1], device=features.device) < keep
-    return torch.zeros_like(score, dtype=torch.bool).scatter(1, ranked, chosen.expand_as(ranked))
+    chosen = score.sort(dim=1, descending=True, stable=True).indices[:, :keep]
+    return torch.zeros_like(score, dtype=torch.bool).scatter(1, chosen, True)
 
 
 def spread(groups: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
     """The mean over groups of a group's spread, sum_j w_j |p_j - p_centre| (Eq. 6). A grouping -> (B,)."""
     weights = group_weights(groups)
-    return _over_groups(_spreads(weights, grid), weights)
+    present = (weights.sum(dim=-1) > 0).double()  # a group of no patch counts for nothing
+    return (_spreads(weights, grid) * present).sum(dim=1) / present.sum(dim=1)
 
 
 def spread_per_patch(groups: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
-    """The mean over patches of the distance to the centre of the patch's group. A hard grouping -> (B,)."""
-    if groups.ndim != 2:
-        raise InputError(f"a spread per patch needs one group per patch, got weights of shape {tuple(groups.shape)}")
+    """The mean over patches of the distance to the centre of the patch's group. A hard grouping, (B, N) -> (B,)."""
     weights = group_weights(groups)
     return (_spreads(weights, grid) * group_sizes(weights)).sum(dim=1) / groups.shape[1]
 
@@ -95,11 +95,9 @@ def size_detail(groups: torch.Tensor, detail: torch.Tensor) -> torch.Tensor:
     Groups of one size, or of one detail, are exactly 0: nothing follows anything.
     """
     weights = group_weights(groups)
-    sizes = group_sizes(weights)
-    present = sizes > 0
-    fineness = -torch.where(present, sizes, 1.0).log2()
     inside = (weights @ detail.double()[..., None])[..., 0]
-    return torch.stack([_correlation(*some) for some in _rows(fineness, inside, present)])
+    pairs = zip(group_sizes(weights), inside, strict=True)
+    return torch.stack([_correlation(-size[size > 0].log2(), mean[size > 0]) for size, mean in pairs])
 
 
 def detail(images: torch.Tensor, patch: int) -> torch.Tensor:
@@ -127,47 +125,37 @@ def lorenz(detail: torch.Tensor) -> torch.Tensor:
     return torch.cat([torch.zeros_like(total), share], dim=1).clamp(max=1.0)
 
 
-def share_in_top(curve: torch.Tensor, patches: float) -> float:
-    """The share of detail in the most detailed `patches`, a share too: a Lorenz curve (N + 1,) -> a number."""
-    place = patches * (len(curve) - 1)
-    below = min(int(place), len(curve) - 2)
-    return float(torch.lerp(curve[below], curve[below + 1], place - below))
+def share_in_top(curve: Sequence[float], patches: float | np.ndarray) -> float | np.ndarray:
+    """The share of detail in the most detailed `patches`, a share too, read off a Lorenz curve, (N + 1,)."""
+    return np.interp(patches, np.linspace(0, 1, len(curve)), curve)
 
 
-def patches_for(curve: torch.Tensor, share: float) -> float:
+def patches_for(curve: Sequence[float], share: float) -> float:
     """The inverse: the smallest share of patches that holds this share of the detail."""
-    above = int((curve < share).sum())
-    if above == 0:
-        return 0.0
-    if above == len(curve):
-        return 1.0
-    step = float(curve[above] - curve[above - 1])
-    return (above - 1 + (share - float(curve[above - 1])) / step) / (len(curve) - 1)
+    held, first = np.unique(curve, return_index=True)
+    return float(np.interp(share, held, first / (len(curve) - 1)))
+
+
+def lorenz_points(detail: torch.Tensor) -> torch.Tensor:
+    """Lorenz curves at evenly spaced shares of the patches: (B, N) -> (B, POINTS + 1), as float32."""
+    curves = [share_in_top(curve, np.linspace(0, 1, POINTS + 1)) for curve in lorenz(detail).cpu().numpy()]
+    return torch.from_numpy(np.stack(curves)).float()
 
 
 def fine_and_coarse(groups: torch.Tensor, detail: torch.Tensor) -> dict[str, torch.Tensor]:
     """Sum of the detail in fine and in coarse regions, and how many patches they hold: (B, N), (B, N) -> (B,) each."""
-    size = patch_sizes(groups)
-    fine, coarse = size <= FINE, size >= COARSE
-    detail = detail.double()
-    return {
-        "fine_detail": (detail * fine).sum(dim=1),
-        "fine_patches": fine.sum(dim=1).double(),
-        "coarse_detail": (detail * coarse).sum(dim=1),
-        "coarse_patches": coarse.sum(dim=1).double(),
-    }
+    size, sums = patch_sizes(groups), {}
+    for name, chosen in (("fine", size <= FINE), ("coarse", size >= COARSE)):
+        sums |= {f"{name}_detail": (detail.double() * chosen).sum(dim=1), f"{name}_patches": chosen.sum(dim=1).double()}
+    return sums
 
 
-def detail_ratio(groups: torch.Tensor, detail: torch.Tensor) -> float | None:
-    """Mean detail in regions of one patch over that in regions of 16 and more, over all images; None without both."""
-    return ratio_of({name: float(value.sum()) for name, value in fine_and_coarse(groups, detail).items()})
-
-
-def ratio_of(sums: dict[str, float]) -> float | None:
-    """The detail ratio from sums over any number of images, see `fine_and_coarse`."""
-    if not sums["fine_patches"] or not sums["coarse_patches"] or not sums["coarse_detail"]:
+def detail_ratio(sums: dict[str, torch.Tensor | np.ndarray]) -> float | None:
+    """Mean detail in fine regions over that in coarse ones, by the sums of any number of images; None without both."""
+    fine, fine_patches, coarse, coarse_patches = (float(sums[name].sum()) for name in SUMS)
+    if not fine_patches or not coarse_patches or not coarse:
         return None
-    return (sums["fine_detail"] / sums["fine_patches"]) / (sums["coarse_detail"] / sums["coarse_patches"])
+    return (fine / fine_patches) / (coarse / coarse_patches)
 
 
 def size_entropy(groups: torch.Tensor) -> torch.Tensor:
@@ -186,12 +174,9 @@ def patch_sizes(groups: torch.Tensor) -> torch.Tensor:
 
 def _group_means(features: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
     """Each token replaced by its group's mean: (B, N, d), (B, N) -> (B, N, d)."""
-    batch, patches, width = features.shape
-    number = int(groups.max()) + 1
-    flat = (groups + number * torch.arange(batch, device=groups.device)[:, None]).flatten()
-    sums = features.new_zeros(batch * number, width).index_add(0, flat, features.flatten(0, 1))
-    sizes = flat.bincount(minlength=batch * number)
-    return (sums[flat] / sizes[flat, None]).view(batch, patches, width)
+    place = groups[..., None].expand_as(features)
+    means = features.new_zeros(len(features), int(groups.max()) + 1, features.shape[2])
+    return means.scatter_reduce(1, place, features, "mean", include_self=False).gather(1, place)
 
 
 def _kept(features: torch.Tensor, restored: torch.Tensor) -> torch.Tensor:
@@ -207,18 +192,6 @@ def _spreads(weights: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
     rows, columns = torch.meshgrid(*(torch.arange(side, dtype=torch.float64) for side in grid), indexing="ij")
     position = torch.stack([rows, columns], dim=-1).view(-1, 2).to(weights.device)
     return (weights * torch.cdist(weights @ position, position, compute_mode="donot_use_mm_for_euclid_dist")).sum(-1)
-
-
-def _over_groups(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The mean over the groups that hold a patch: (B, R) -> (B,)."""
-    present = (weights.sum(dim=-1) > 0).double()
-    return (values * present).sum(dim=1) / present.sum(dim=1)
-
-
-def _rows(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """Image by image, the entries of the first tensors where the last one holds."""
-    *values, present = tensors
-    return [tuple(value[index][present[index]] for value in values) for index in range(len(present))]
 
 
 def _correlation(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """What the paper measured on its models, to be drawn beside ours."""
 
-MODEL = "paper, MiniT2I-B/16"
+MODEL, SIZE = "paper, MiniT2I-B/16", (512, 512)
 
 # "Token redundancy in a pretrained pixel diffusion model", R = 256 of 1024 patches.
 BY_BLOCK = {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from PIL import Image
 
 from rti.backbones.layers import patchify
-from rti.errors import InputError
+from rti.errors import InputError, check_choice, check_whole
 from rti.images import check_pixels, fit, open_image, to_tensor
 from rti.lab.probes.measures import explained_variance
 from rti.method.budgets import Budget, resolve_budget
@@ -21,8 +21,7 @@ from rti.method.partition import partition
 SIZE_PRIOR = 0.5  # as for cuts from an estimate, which are cuts of pixels too
 
 
-@dataclass(frozen=True)
-class PhotographRegions:
+class PhotographRegions(NamedTuple):
     regions: torch.Tensor  # (N,) region of each patch, row by row
     every_patch: torch.Tensor  # (N,) each patch a region of its own
     largest: int
@@ -33,10 +32,8 @@ class PhotographRegions:
 
 def load_photograph(path: str | Path, size: int, patch: int) -> tuple[Image.Image, tuple[int, int]]:
     """A picture whose longer side is `size`, cropped to whole patches, and its grid of patches."""
-    whole = all(isinstance(value, int) for value in (patch, size))
-    if not whole or patch < 1 or size < patch:
-        raise InputError(f"patch {patch} and size {size} are not usable; allowed: 1 <= patch <= size")
     check_pixels(size, 1)
+    check_whole("patch", patch, most=size)
     picture = open_image(path)
     scale = size / max(picture.size)
     rows, columns = (max(1, round(side * scale / patch)) for side in (picture.height, picture.width))
@@ -49,8 +46,7 @@ def cut_photograph(
     picture: Image.Image, grid: tuple[int, int], patch: int, budget: Budget, cuts: str, order: str
 ) -> PhotographRegions:
     """Cut a picture into `budget` regions by the pixels of its patches."""
-    if not isinstance(cuts, str) or cuts not in CUT_NAMES:
-        raise InputError(f"cuts {cuts!r} is unknown; allowed: {', '.join(CUT_NAMES)}")
+    check_choice("cuts", cuts, CUT_NAMES)
     walk, position = make_order(order, *grid)
     pixels = patchify(to_tensor(picture), patch)[:, walk]
     budget = resolve_budget(budget, len(walk))

@@ -1,39 +1,94 @@
-"""Results prompt by prompt in a file: a probe that was stopped goes on with the same command.
+"""What a probe is, and the one runner of all: prompt by prompt into a file, so that it goes on where it stopped.
 
-One JSON object a line: first the settings, then a record for each prompt, appended as it is done.
+NAME.jsonl has one JSON object a line: first the settings, then a record for each prompt, appended as it is done.
+NAME.json is the result, from which the figures are drawn.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from tqdm.auto import tqdm
 
 from rti.errors import InputError
-from rti.files import read_json, write_whole
-from rti.lab.probes.trajectory import Run
+from rti.files import first_line, read_json, write_whole
+from rti.lab.probes.trajectory import Moment, Run
+
+Tree = dict[str, Any]  # of tensors, or of more such
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What one probe measures. Everything else is `run_probe`."""
+
+    name: str
+    settings: dict[str, Any]  # what the result depends on, beside those of the run
+    measure: Callable[[Moment], Tree]  # at a watched step: values of each picture, (count, ...)
+    summary: Callable[[Sequence[Tree]], dict[str, Any]]  # of the records of all prompts, values by watched step
+    of_pictures: Callable[[torch.Tensor], Tree] = lambda pictures: {}  # of the pictures drawn, (B, C, H, W)
+    budgets: Sequence[int] = ()  # follow the trained regions at each of these; none: the frozen model's tokens
+
+
+def run_probe(run: Run, folder: Path, probe: Probe) -> dict[str, Any]:
+    """Measure what is not in the journal yet, write NAME.json, and give it back."""
+    settings = {"probe": probe.name} | probe.settings | run.settings()
+    journal = Journal(folder / f"{probe.name}.jsonl", settings)
+    todo, every = journal.missing(run.subjects), range(len(run.subjects))
+    steps = run.steps * max(1, len(probe.budgets))
+    counts = {"total": len(every) * steps, "initial": (len(every) - len(todo)) * steps}
+    with tqdm(**counts, unit="step", desc=probe.name, disable=not run.progress or not todo) as bar:
+        for first in range(0, len(todo), run.batch):
+            indices = todo[first : first + run.batch]
+            heads = [{"prompt": index, "subject": run.subjects[index]} for index in indices]
+            found = _measured(run, probe, indices, bar.update)
+            journal.add([head | one for head, one in zip(heads, found, strict=True)])
+    records = [journal.records[index] for index in every]
+    values = settings | {"patches": run.pipe.backbone.patches, "times": run.times, "prompts": len(records)}
+    return write_data(folder / f"{probe.name}.json", values | probe.summary(records))
+
+
+def _measured(run: Run, probe: Probe, indices: list[int], advance: Callable[[int], object]) -> Iterator[Tree]:
+    """The record of each prompt."""
+
+    def follow(budget: int | None = None) -> Tree:
+        steps: list[Tree] = []
+        drawn = run.follow(indices, lambda moment: steps.append(probe.measure(moment)), budget, advance)
+        return _map(lambda *values: torch.stack(values, dim=1), *steps) | probe.of_pictures(drawn)
+
+    found = {"budgets": {str(budget): follow(budget) for budget in probe.budgets}} if probe.budgets else follow()
+    return (_map(lambda value, place=place: rounded(value[place].cpu()), found) for place in range(len(indices)))
+
+
+def _map(function: Callable[..., Any], *trees: Any) -> Any:
+    """Apply a function to the values of trees of one shape."""
+    if not isinstance(trees[0], dict):
+        return function(*trees)
+    return {name: _map(function, *(tree[name] for tree in trees)) for name in trees[0]}
 
 
 class Journal:
     """The records of one probe, by the number of the prompt."""
 
     def __init__(self, path: Path, settings: dict[str, Any]):
-        self.path, self.settings = path, settings
-        self.records: dict[int, dict[str, Any]] = {}
+        self.path = path
         try:
             lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-            self._read(lines)
+            self.records = self._read(lines, json.loads(json.dumps(settings)))
             # Whole again, without a line that a stop has torn.
-            text = [json.dumps({"settings": settings}), *map(json.dumps, self.records.values())]
-            write_whole(path, "\n".join(text) + "\n")
+            write_whole(
+                path, "".join(json.dumps(one) + "\n" for one in ({"settings": settings}, *self.records.values()))
+            )
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot use {path}: {getattr(error, 'strerror', None) or error}") from None
+            raise InputError(f"cannot use {path}: {first_line(error)}") from None
 
-    def _read(self, lines: Sequence[str]) -> None:
+    def _read(self, lines: Sequence[str], wanted: dict[str, Any]) -> dict[int, dict[str, Any]]:
         values = []
         for line in lines:
             try:
@@ -41,32 +96,27 @@ class Journal:
             except (ValueError, RecursionError):
                 break
         if not values:
-            return
-        found = values[0].get("settings") if isinstance(values[0], dict) else None
-        if not isinstance(found, dict):
+            return {}
+        begun = values[0].get("settings") if isinstance(values[0], dict) else None
+        if not isinstance(begun, dict):
             raise InputError(f"{self.path} is no journal of a probe; give another --output")
-        wanted = json.loads(json.dumps(self.settings))
-        for name in {**wanted, **found}:
-            if found.get(name) != wanted.get(name):
-                raise InputError(
-                    f"{self.path} was begun with {name} {found.get(name)!r}, not {wanted.get(name)!r}; "
-                    "give another --output, or the same settings"
-                )
+        for name in wanted | begun:
+            self._same(name, begun.get(name), wanted.get(name))
         try:
-            self.records = {record["prompt"]: record for record in values[1:] if "subject" in record}
+            return {record["prompt"]: record for record in values[1:] if "subject" in record}
         except (TypeError, KeyError):
             raise InputError(f"{self.path} is damaged; give another --output, or delete it") from None
 
+    def _same(self, name: str, begun: Any, wanted: Any) -> None:
+        if begun != wanted:
+            why = f"{self.path} was begun with {name} {begun!r}, not {wanted!r}"
+            raise InputError(f"{why}; give another --output, or the same settings and prompts")
+
     def missing(self, subjects: Sequence[Any]) -> list[int]:
         """The prompts that are still to be done."""
-        known = self.records
         for index, subject in enumerate(subjects):
-            if index in known and known[index]["subject"] != subject:
-                raise InputError(
-                    f"{self.path} was begun with the prompt {known[index]['subject']!r}, not {subject!r}; "
-                    "give another --output, or the same prompts"
-                )
-        return [index for index in range(len(subjects)) if index not in known]
+            self._same("the prompt", self.records.get(index, {"subject": subject})["subject"], subject)
+        return [index for index in range(len(subjects)) if index not in self.records]
 
     def add(self, records: Sequence[dict[str, Any]]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
@@ -74,35 +124,9 @@ class Journal:
         self.records |= {record["prompt"]: record for record in records}
 
 
-def run_probe(
-    run: Run,
-    path: Path,
-    settings: dict[str, Any],
-    measure: Callable[[list[int], Callable[[int], object]], list[dict[str, Any]]],
-    passes: int = 1,
-) -> list[dict[str, Any]]:
-    """Every prompt's record, in order: those that are in the journal, and the rest by `measure(indices, advance)`.
-
-    `measure` gives one dict per prompt and calls `advance(pictures)` after each step of each of its `passes`.
-    """
-    from tqdm.auto import tqdm
-
-    journal = Journal(path, settings | run.settings())
-    todo = journal.missing(run.subjects)
-    total = len(run.subjects) * run.steps * passes
-    done = total - len(todo) * run.steps * passes
-    with tqdm(total=total, initial=done, unit="step", desc=path.stem, disable=not run.progress or not todo) as bar:
-        for first in range(0, len(todo), run.batch):
-            indices = todo[first : first + run.batch]
-            found = measure(indices, bar.update)
-            heads = [{"prompt": index, "subject": run.subjects[index]} for index in indices]
-            journal.add([head | one for head, one in zip(heads, found, strict=True)])
-    return [journal.records[index] for index in range(len(run.subjects))]
-
-
 def write_data(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     """Write what was measured as JSON, and give it back as it will be read."""
-    text = json.dumps(values, indent=1)
+    text = json.dumps(values, separators=(",", ":"))
     write_whole(path, text + "\n")
     return json.loads(text)
 
@@ -123,3 +147,8 @@ def rounded(values: Any) -> Any:
     """Numbers as a file keeps them: six digits, wherever the point is."""
     values = np.asarray(values, dtype=np.float64)
     return np.vectorize(lambda value: float(f"{value:.6g}"), otypes=[float])(values).tolist()
+
+
+def standard_error(values: np.ndarray) -> Any:
+    """The standard error of the mean over prompts, the first axis; None of a single one."""
+    return None if len(values) < 2 else rounded(values.std(axis=0, ddof=1) / np.sqrt(len(values)))

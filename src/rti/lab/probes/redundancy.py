@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import warnings
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from tqdm.auto import tqdm
 
-from rti.backbones.base import Backbone
+from rti.errors import InputError, check_choice
+from rti.images import to_tensor
 from rti.lab.probes import measures
-from rti.lab.probes.records import rounded, run_probe, write_data
-from rti.lab.probes.trajectory import Moment, Run, TrunkHook
+from rti.lab.probes.photograph import load_photograph
+from rti.lab.probes.records import Probe, rounded, run_probe, standard_error, write_data
+from rti.lab.probes.trajectory import Moment, Run
 from rti.method.budgets import Budget, resolve_budget
-from rti.method.config import ReductionConfig
+from rti.method.config import CUT_NAMES, ReductionConfig
 from rti.method.order import order
 from rti.method.partition import partition
 
-KINDS = {
-    "adaptive": "cut by content where the core starts, as at inference",
-    "anew": "cut by content anew at each block",
-    "fixed": "evenly spaced cuts",
-    "skip": "the tokens farthest from the mean, the rest the mean",
-}
-POINTS = 100  # of a Lorenz curve, evenly spaced
+# Cut by content where the core starts, as at inference; anew at each block; evenly spaced; the rest becomes the mean.
+KINDS = ("adaptive", "anew", "fixed", "skip")
 NEAR_PEAK = 0.96  # a block belongs to the core if it keeps this share of what the best block keeps
 SHALLOW = 0.05  # a profile that varies by less says nothing about where the core should be
-
-
-class Core(NamedTuple):
-    span: tuple[int, int]
-    why: str
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp")
 
 
 def probe_redundancy(
     run: Run, folder: Path, core: tuple[int, int], budget: Budget = 0.25, cuts: str = "gaps"
 ) -> dict[str, Any]:
-    """EV of every block at every watched step for each of `KINDS`, and the Lorenz curve of the pictures drawn.
-
-    Writes redundancy.jsonl, prompt by prompt, and redundancy.json, and gives back the latter.
-    """
+    """EV of every block at every watched step for each of `KINDS`, and the Lorenz curve of the pictures drawn."""
+    check_choice("cuts", cuts, CUT_NAMES)
     backbone = run.pipe.backbone
     regions = resolve_budget(budget, backbone.patches)
     first, last = ReductionConfig(core).core
@@ -51,55 +45,49 @@ def probe_redundancy(
     def cut(tokens: torch.Tensor, rule: str) -> torch.Tensor:
         return partition(tokens[:, walk], regions, rule)[:, position]
 
-    def observe(moment: Moment, found: dict[str, list]) -> None:
+    def measure(moment: Moment) -> dict[str, torch.Tensor]:
         images = [tokens.image[: moment.count].float() for tokens in moment.seen]
         at_start, even = cut(images[first], cuts), cut(images[0], "fixed")
-        values = {kind: [] for kind in KINDS}
-        for before, after in pairwise(images):
-            values["adaptive"].append(measures.explained_variance(after, at_start))
-            values["anew"].append(measures.explained_variance(after, cut(before, cuts)))
-            values["fixed"].append(measures.explained_variance(after, even))
-            values["skip"].append(measures.skip_variance(after, regions))
-        for kind, blocks in values.items():
-            found[kind].append(torch.stack(blocks, dim=1))  # (count, depth)
-
-    def measure(indices: list[int], advance: Callable[[int], object]) -> list[dict[str, Any]]:
-        found: dict[str, list] = {kind: [] for kind in KINDS}
-        with run.frozen() as model:
-            drawn = run.follow(model, indices, TrunkHook(model), lambda one: observe(one, found), advance=advance)
-        curves = points_of(measures.lorenz(measures.detail(drawn, backbone.patch_size)))
-        by_prompt = {kind: torch.stack(steps, dim=1) for kind, steps in found.items()}  # (count, watched, depth)
-        return [
-            {kind: rounded(values[place]) for kind, values in by_prompt.items()} | {"lorenz": rounded(curves[place])}
-            for place in range(len(indices))
+        blocks = [
+            (
+                measures.explained_variance(after, at_start),
+                measures.explained_variance(after, cut(before, cuts)),
+                measures.explained_variance(after, even),
+                measures.skip_variance(after, regions),
+            )
+            for before, after in pairwise(images)
         ]
+        by_kind = zip(*blocks, strict=True)
+        return {kind: torch.stack(values, dim=1) for kind, values in zip(KINDS, by_kind, strict=True)}  # (count, depth)
 
-    settings = {"probe": "redundancy", "budget": regions, "core": [first, last], "cuts": cuts, "order": "hilbert"}
-    records = run_probe(run, folder / "redundancy.jsonl", settings, measure)
-    values = settings | run.settings() | summary(records, run, backbone)
-    return write_data(folder / "redundancy.json", values)
+    def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Means over prompts: by block over all steps, by step at the middle block, and of the Lorenz curves."""
+        middle = backbone.depth // 2
+        arrays = {kind: np.array([record[kind] for record in records]) for kind in KINDS}  # (prompts, watched, depth)
+        by_block = {kind: rounded(array.mean(axis=(0, 1))) for kind, array in arrays.items()}
+        proposal = propose_core(by_block["adaptive"])
+        return {
+            "middle_block": middle,
+            "image_size": list(backbone.image_size),
+            "by_block": by_block,
+            "by_block_error": {kind: standard_error(array.mean(axis=1)) for kind, array in arrays.items()},
+            "by_step": {kind: rounded(array[:, :, middle].mean(axis=0)) for kind, array in arrays.items()},
+            "by_step_error": {kind: standard_error(array[:, :, middle]) for kind, array in arrays.items()},
+            "lorenz": _lorenz_summary([record["lorenz"] for record in records]),
+            "proposed_core": list(proposal.span),
+            "why": proposal.why,
+        }
+
+    def lorenz(drawn: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"lorenz": measures.lorenz_points(measures.detail(drawn, backbone.patch_size))}
+
+    settings = {"budget": regions, "core": [first, last], "cuts": cuts, "order": "hilbert"}
+    return run_probe(run, folder, Probe("redundancy", settings, measure, summary, lorenz))
 
 
-def summary(records: Sequence[dict[str, Any]], run: Run, backbone: Backbone) -> dict[str, Any]:
-    """Means over prompts: by block over all steps, by step at the middle block, and of the Lorenz curves."""
-    middle = backbone.depth // 2
-    arrays = {kind: np.array([record[kind] for record in records]) for kind in KINDS}  # (prompts, watched, depth)
-    by_block = {kind: rounded(array.mean(axis=(0, 1))) for kind, array in arrays.items()}
-    proposal = propose_core(by_block["adaptive"])
-    return {
-        "patches": backbone.patches,
-        "prompts": len(records),
-        "times": run.times,
-        "middle_block": middle,
-        "image_size": list(backbone.image_size),
-        "by_block": by_block,
-        "by_block_error": {kind: standard_error(array.mean(axis=1)) for kind, array in arrays.items()},
-        "by_step": {kind: rounded(array[:, :, middle].mean(axis=0)) for kind, array in arrays.items()},
-        "by_step_error": {kind: standard_error(array[:, :, middle]) for kind, array in arrays.items()},
-        "lorenz": lorenz_summary([record["lorenz"] for record in records]),
-        "proposed_core": list(proposal.span),
-        "why": proposal.why,
-    }
+class Core(NamedTuple):
+    span: tuple[int, int]
+    why: str
 
 
 def propose_core(profile: Sequence[float]) -> Core:
@@ -118,34 +106,51 @@ def propose_core(profile: Sequence[float]) -> Core:
     why = f"block {peak} keeps most of its variance, {profile[peak]:.3f}; "
     why += f"blocks {first} to {last} keep at least {100 * NEAR_PEAK:.0f} % of that ({least:.3f})"
     outside = [block for block in (first - 1, last + 1) if 0 <= block < len(profile)]
-    below = [f"block {block} keeps {profile[block]:.3f}" for block in outside if profile[block] < least]
-    ends = [f"block {block} is an end of the trunk" for block in outside if profile[block] >= least]
-    why += "".join(f"; {reason}" for reason in (*below, *ends))
+    for block in sorted(outside, key=lambda block: profile[block] >= least):
+        reason = f"keeps {profile[block]:.3f}" if profile[block] < least else "is an end of the trunk"
+        why += f"; block {block} {reason}"
     if max(profile) - min(profile) < SHALLOW:
         why += f"; the profile is shallow ({min(profile):.3f} to {max(profile):.3f}), so it leaves the core free"
     return Core((first, last), why)
 
 
-def points_of(curves: torch.Tensor) -> torch.Tensor:
-    """Lorenz curves at evenly spaced shares of the patches: (B, N + 1) -> (B, POINTS + 1)."""
-    shares = [place / POINTS for place in range(POINTS + 1)]
-    return torch.tensor([[measures.share_in_top(curve, share) for share in shares] for curve in curves]).double()
+def probe_lorenz(folder: Path, output: Path, size: int = 512, patch: int = 16, progress: bool = True) -> dict[str, Any]:
+    """The Lorenz curve of detail of every photograph under a folder, and their mean. Writes lorenz.json.
+
+    No model is asked. Pictures that cannot be read are left out, with a warning that counts them.
+    """
+    if not os.path.isdir(folder):
+        raise InputError(f"{folder} is no folder of pictures")
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
+    if not paths:
+        raise InputError(f"{folder} holds no picture; allowed endings: {', '.join(ENDINGS)}")
+    if not os.path.isdir(output) and os.path.lexists(output):
+        raise InputError(f"cannot write to {output}: it is no folder")
+    pictures, curves, broken = [], [], []
+    for path in tqdm(paths, unit="picture", desc="lorenz", disable=not progress):
+        try:
+            picture, grid = load_photograph(path, size, patch)
+        except InputError as error:
+            broken.append(str(error))
+            continue
+        curves.append(measures.lorenz_points(measures.detail(to_tensor(picture), patch))[0].tolist())
+        shares = {name: value for name, value in _lorenz_summary(curves[-1:]).items() if not name.startswith("share")}
+        pictures.append({"picture": path.relative_to(folder).as_posix(), "grid": list(grid), **shares})
+    if not pictures:
+        raise InputError(f"none of the {len(paths)} pictures of {folder} can be read; the first: {broken[0]}")
+    if broken:
+        warnings.warn(f"{len(broken)} of {len(paths)} pictures left out; the first: {broken[0]}", stacklevel=2)
+    values = {"probe": "lorenz", "size": size, "patch": patch, "lorenz": _lorenz_summary(curves), "pictures": pictures}
+    return write_data(output / "lorenz.json", values)
 
 
-def lorenz_summary(curves: Sequence[Sequence[float]]) -> dict[str, Any]:
+def _lorenz_summary(curves: Sequence[Sequence[float]]) -> dict[str, Any]:
     """The mean of Lorenz curves, and what the paper reads off it."""
-    mean = torch.tensor(np.array(curves)).mean(dim=0)
+    mean = np.mean(curves, axis=0)
     return {
-        "share_of_patches": [place / POINTS for place in range(POINTS + 1)],
+        "share_of_patches": [place / measures.POINTS for place in range(measures.POINTS + 1)],
         "share_of_detail": rounded(mean),
-        "in_top_15_percent": round(measures.share_in_top(mean, 0.15), 4),
-        "in_top_half": round(measures.share_in_top(mean, 0.5), 4),
+        "in_top_15_percent": round(float(measures.share_in_top(mean, 0.15)), 4),
+        "in_top_half": round(float(measures.share_in_top(mean, 0.5)), 4),
         "patches_for_half": round(measures.patches_for(mean, 0.5), 4),
     }
-
-
-def standard_error(values: np.ndarray) -> list[float] | None:
-    """The standard error of the mean over prompts, the first axis."""
-    if len(values) < 2:
-        return None
-    return rounded(values.std(axis=0, ddof=1) / np.sqrt(len(values)))

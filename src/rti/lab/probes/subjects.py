@@ -11,8 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rti.errors import InputError
+from rti.errors import InputError, check_whole
+from rti.lab import scenes
+from rti.lab.pictures.prompts.sources import read_text
 from rti.pipeline import Pipeline
+from rti.text.words import WordEncoder
 
 # As the paper's: synthetic templates over ten domains. (u): theirs are not published; these are ours.
 DOMAINS = {
@@ -28,14 +31,8 @@ DOMAINS = {
     "texture": ("knitted wool", "peeling blue paint", "a mosaic floor", "rain on a window", "layered sandstone"),
 }
 MANNERS = (
-    "in soft morning light",
-    "under a stormy sky",
-    "as a watercolour painting",
-    "photographed from above",
-    "in heavy snow",
-    "at night under street lamps",
-    "as a charcoal drawing",
-    "against a plain wall",
+    *("in soft morning light", "under a stormy sky", "as a watercolour painting", "photographed from above"),
+    *("in heavy snow", "at night under street lamps", "as a charcoal drawing", "against a plain wall"),
 )
 
 
@@ -56,38 +53,22 @@ def spread_labels(count: int, classes: int) -> list[int]:
     return [index * stride % classes for index in range(count)]
 
 
-def read_prompts(path: Path, count: int | None) -> list[str]:
-    """The first prompts of a text file, one a line; empty lines do not count."""
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the prompts of {path}: {getattr(error, 'strerror', None) or error}") from None
-    prompts = [line for line in lines if line]
-    if not prompts:
-        raise InputError(f"{path} holds no prompt; expected one a line")
-    if count is not None and count > len(prompts):
-        raise InputError(f"{count} prompts asked for, {path} holds {len(prompts)}")
-    return prompts[:count]
-
-
 def subjects_of(pipe: Pipeline, count: int, seed: int = 7, file: Path | None = None) -> list[str] | list[int]:
-    """Prompts for a model that reads text, labels for one that does not.
+    """Prompts for a model that reads text, of a file, or labels for one that does not.
 
     The model that ships knows the words of the scenes world alone, so it is asked for scenes.
     """
-    if count < 1:
-        raise InputError(f"prompts must be at least 1, got {count}")
+    check_whole("prompts", count)
     backbone = pipe.backbone
     if backbone.conditioned_on != "text":
         if file is not None:
             raise InputError(f"{file} given, but {type(backbone).__name__} draws from labels, not from prompts")
         return spread_labels(count, backbone.config.num_classes)
     if file is not None:
-        return read_prompts(file, count)
-    from rti.text.words import WordEncoder
-
+        prompts = [prompt.subject for prompt in read_text(file, str(file)).prompts]
+        if count > len(prompts):
+            raise InputError(f"{count} prompts asked for, {file} holds {len(prompts)}; a prompt is a line of it")
+        return prompts[:count]
     if isinstance(pipe.text_encoder, WordEncoder):
-        from rti.lab import scenes
-
         return [scene.caption for scene in scenes.prompts(count, seed)]
     return template_prompts(count, seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from rti.backbones.base import Backbone, Condition, Tokens
-from rti.errors import InputError
+from rti.elastic import ElasticModel
+from rti.errors import InputError, check_whole
 from rti.flow import draw_noise, picture_generator
-from rti.method.budgets import Budget
 from rti.method.reductions import Reduction
 from rti.pipeline import Pipeline
 from rti.sampling import sample
@@ -50,14 +50,14 @@ class Hook:
         return seen
 
     def _call(self, *inputs: Any, **options: Any) -> Any:
-        if not self.armed:
-            return self.inner(*inputs, **options)
+        call = self.record if self.armed else self.inner
         self.armed = False
-        return self.record(*inputs, **options)
+        return call(*inputs, **options)
 
     def record(self, *inputs: Any, **options: Any) -> Any:
-        """Call the method, and keep what is of interest in `seen`."""
-        raise NotImplementedError
+        """Call the method, and keep what is of interest in `seen`: what it gives."""
+        self.seen = self.inner(*inputs, **options)
+        return self.seen
 
 
 class TrunkHook(Hook):
@@ -77,14 +77,10 @@ class TrunkHook(Hook):
 
 
 class RegionsHook(Hook):
-    """The regions that an attached model makes for itself, (B, N)."""
+    """The regions that an attached model makes for itself, (B, N); None where its reduction forms none."""
 
     def __init__(self, reduction: Reduction):
         super().__init__(reduction, "regions")
-
-    def record(self, *inputs: Any, **options: Any) -> torch.Tensor:
-        self.seen = self.inner(*inputs, **options)
-        return self.seen
 
 
 @dataclass(frozen=True)
@@ -102,11 +98,8 @@ class Run:
 
     def __post_init__(self):
         for name in ("steps", "watched", "batch"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise InputError(f"seed must be a whole number of at least 0, got {self.seed!r}")
+            check_whole(name, getattr(self, name))
+        check_whole("seed", self.seed, least=0)
         if not self.subjects:
             raise InputError("nothing to probe with; give at least one prompt or label")
 
@@ -119,8 +112,15 @@ class Run:
         return [round(step / self.steps, 4) for step in self.at]
 
     @property
-    def scale(self) -> float:
-        return self.pipe.backbone.flow.guidance_scale if self.guidance is None else self.guidance
+    def middle(self) -> int:
+        """The place of the watched time nearest to the middle of the trajectory; of two, the later."""
+        return min(range(len(self.at)), key=lambda place: (abs(self.times[place] - 0.5), -self.times[place]))
+
+    @property
+    def trained(self) -> ElasticModel:
+        if self.pipe.elastic is None:
+            raise InputError("this follows the regions of an adapter, and the model has none; give --adapter FOLDER")
+        return self.pipe.elastic
 
     def settings(self) -> dict[str, Any]:
         """What a result depends on, ready for JSON. The batch is not among it, and neither is the number of prompts."""
@@ -130,57 +130,60 @@ class Run:
             "seed": self.seed,
             "steps": self.steps,
             "solver": flow.sampler,
-            "guidance": self.scale,
+            "guidance": flow.guidance_scale if self.guidance is None else self.guidance,
             "watched": self.at,
         }
-
-    @contextmanager
-    def frozen(self) -> Iterator[Backbone]:
-        """The backbone without reduction and LoRA, where the pipeline has them."""
-        elastic = self.pipe.elastic
-        with nullcontext(self.pipe.backbone) if elastic is None else elastic.dense() as backbone:
-            yield backbone
 
     def inputs(self, indices: Sequence[int]) -> tuple[torch.Tensor, Condition]:
         """Noise and condition of some of the pictures, each from its own generator."""
         backbone = self.pipe.backbone
         some = [self.subjects[index] for index in indices]
-        condition = self.pipe._condition(
-            some if backbone.conditioned_on == "text" else None, _labels(backbone, some), 1
-        )
+        condition = self.pipe._condition(*((some, None) if backbone.conditioned_on == "text" else (None, some)), 1)
         generators = [picture_generator(self.seed, index) for index in indices]
         shape = (backbone.channels, *backbone.image_size)
         return draw_noise(shape, generators, backbone.flow.noise_scale, backbone.device), condition
 
+    @contextmanager
+    def _watched(self, budget: int | None) -> Iterator[tuple[nn.Module, Hook]]:
+        if budget is not None:
+            yield self.trained, RegionsHook(self.trained.reduction)
+        elif self.pipe.elastic is None:
+            yield self.pipe.backbone, TrunkHook(self.pipe.backbone)
+        else:
+            with self.pipe.elastic.dense() as backbone:  # without reduction and LoRA
+                yield backbone, TrunkHook(backbone)
+
+    @torch.no_grad()
     def follow(
         self,
-        model: nn.Module,
         indices: Sequence[int],
-        hook: Hook,
-        observe: Callable[[Moment], None],
-        budget: Budget = None,
+        observe: Callable[[Moment], object],
+        budget: int | None = None,
         advance: Callable[[int], object] = lambda count: None,
     ) -> torch.Tensor:
-        """Sample some of the pictures and show `observe` each watched step. The pictures, (B, C, H, W) in [-1, 1]."""
-        noise, condition = self.inputs(indices)
-        at, before = self.at, None
+        """Sample some of the pictures and show `observe` each watched step. The pictures, (B, C, H, W) in [-1, 1].
+
+        Without a budget it is the frozen model, and what is seen are its tokens at every block; with one it is the
+        model with its adapter, and its regions.
+        """
+        at, before, count = self.at, None, len(indices)
 
         def after_step(step: int, state: torch.Tensor, estimate: torch.Tensor) -> None:
             nonlocal before
             if step in at:
-                observe(Moment(at.index(step), hook.take(), before, estimate, len(noise)))
+                seen = hook.take()
+                if seen is None:
+                    raise InputError(f"the reduction {self.trained.config.name!r} forms no regions to follow")
+                observe(Moment(at.index(step), seen, before, estimate, count))
             before, hook.armed = estimate, step + 1 in at
-            advance(len(noise))
+            advance(count)
 
-        with hook:
+        with self._watched(budget) as (model, hook), hook:
+            noise, condition = self.inputs(indices)  # in here: a LoRA changes how the text is read
             hook.armed = 0 in at
             options = {"budget": budget} if budget is not None else {}
             drawn = sample(model, noise, condition, self.steps, self.guidance, callback=after_step, **options)
         return drawn.clamp(-1, 1)
-
-
-def _labels(backbone: Backbone, some: Sequence[Any]) -> Sequence[int] | None:
-    return None if backbone.conditioned_on == "text" else some
 
 
 def spread_steps(steps: int, count: int) -> list[int]:
@@ -189,11 +192,6 @@ def spread_steps(steps: int, count: int) -> list[int]:
     if count == 1:
         return [(first + last) // 2]
     return sorted({round(first + (last - first) * place / (count - 1)) for place in range(count)})
-
-
-def middle(times: Sequence[float]) -> int:
-    """The place of the time nearest to the middle of a trajectory; of two, the later."""
-    return min(range(len(times)), key=lambda place: (abs(times[place] - 0.5), -times[place]))
 
 
 def fingerprint(module: nn.Module) -> str:

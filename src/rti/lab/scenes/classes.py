@@ -14,14 +14,13 @@ import numpy as np
 from rti.errors import InputError
 from rti.lab.scenes.layout import CANVAS
 from rti.lab.scenes.render import render
-from rti.lab.scenes.world import Requirement, Scene, Thing
+from rti.lab.scenes.world import Requirement, Scene, Thing, draw_texture
 from rti.text.vocabulary import COLOURS, SHAPES, TEXTURES, article
 
 # Label = index of the shape * number of colours + index of the colour.
 _PAIRS = tuple((shape, colour) for shape in SHAPES for colour in COLOURS)
 CLASSES = tuple(f"{colour} {shape}" for shape, colour in _PAIRS)
 
-_PLAIN = 0.5  # share of plain objects, as in the captioned world
 # Each a random stream of scenes, and the next number one of orders; 1 and 2 are those of the captioned world.
 _TRAINING, _EVALUATION = 3, 5
 
@@ -71,7 +70,7 @@ def class_example(seed: int, index: int, size: int = CANVAS) -> tuple[np.ndarray
 def _scene(index: int, seed: int, stream: int) -> tuple[Scene, np.random.Generator]:
     """Scene number `index` of a stream, and the random generator to draw it with."""
     rng = np.random.default_rng([stream, seed, index])
-    texture = TEXTURES[0] if rng.random() < _PLAIN else TEXTURES[rng.integers(1, len(TEXTURES))]
+    texture = draw_texture(rng)
     turn, place = divmod(index, len(CLASSES))
     return class_scene(_shuffled(stream, seed, turn)[place], texture), rng
 

@@ -8,12 +8,12 @@ and named after the hue of their mean chroma.
 from __future__ import annotations
 
 from functools import lru_cache
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 
 from rti.errors import InputError
-from rti.lab.scenes.components import Components, connected_components, largest
 from rti.lab.scenes.layout import CANVAS
 from rti.lab.scenes.render import palette_rgb
 from rti.lab.scenes.shapes import signed_distance
@@ -27,7 +27,6 @@ _MOST = 16  # objects looked at per picture, the largest ones, as in GenEval
 _GRID = 20  # cells along a side of the templates
 _REACH = 2.2  # from the centroid to the templates' border, in radii of gyration; star tips and horns just fit
 _BORDER = 2  # objects keep this far from the border: it shows the background
-_CHUNK = 256  # pictures at a time, to bound memory
 
 
 class Detection(NamedTuple):
@@ -51,33 +50,26 @@ def detect(images: np.ndarray, threshold: float = THRESHOLD) -> list[list[Detect
     images = np.asarray(images, dtype=np.float32)
     if images.ndim != 4 or images.shape[1] != 3 or images.shape[2] != images.shape[3]:
         raise InputError(f"pictures must be (n, 3, size, size), got {images.shape}")
-    found: list[list[Detection]] = []
-    for start in range(0, len(images), _CHUNK):
-        found += _detect_chunk(images[start : start + _CHUNK], threshold)
-    return found
-
-
-def _detect_chunk(images: np.ndarray, threshold: float) -> list[list[Detection]]:
     unit = images.shape[-1] / CANVAS  # pixels per canvas unit
-    chroma = _chroma(_resize(images))
-    components = largest(connected_components(_mask(np.hypot(*chroma))), least=_AREA, most=_MOST)
-    shape, displacement = _classify(_windows(components))
-    colour, coherence = _hues(chroma, components)
+    return [_detect(image, unit, threshold) for image in _resize(images)]
+
+
+def _detect(image: np.ndarray, unit: float, threshold: float) -> list[Detection]:
+    chroma = _chroma(image)
+    labels = _largest(_mask(np.hypot(*chroma)))
+    shape, displacement = _classify(_windows(labels))
+    colour, coherence = _hues(chroma, labels)
     score = np.maximum(1 - displacement, 0) * coherence
-    found: list[list[Detection]] = [[] for _ in images]
+    area, boxes = np.bincount(labels.ravel())[1:], scipy_ndimage().find_objects(labels)
+    found = []
     kept = np.flatnonzero(score > threshold)
     for index in kept[np.argsort(-score[kept], kind="stable")]:
-        left, top, right, bottom = (float(side) for side in components.box[index] * unit)
-        found[components.picture[index]].append(
-            Detection(
-                SHAPES[shape[index]],
-                COLOURS[colour[index]],
-                (left, top, right, bottom),
-                ((left + right) / 2, (top + bottom) / 2),
-                float(components.area[index] * unit**2),
-                float(score[index]),
-            )
-        )
+        rows, columns = boxes[index]
+        left, top, right, bottom = (float(side * unit) for side in (columns.start, rows.start, columns.stop, rows.stop))
+        names = SHAPES[shape[index]], COLOURS[colour[index]]
+        centre = (left + right) / 2, (top + bottom) / 2
+        box = (left, top, right, bottom)
+        found.append(Detection(*names, box, centre, float(area[index] * unit**2), float(score[index])))
     return found
 
 
@@ -95,38 +87,61 @@ def _resize(images: np.ndarray) -> np.ndarray:
     return tent @ images @ tent.T
 
 
-def _chroma(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Difference to the background in the plane of hues, two components (n, size, size). Its angle is the hue."""
-    frame = np.ones(images.shape[-2:], dtype=bool)
+def _chroma(image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Difference to the background in the plane of hues, two components (size, size). Its angle is the hue."""
+    frame = np.ones(image.shape[-2:], dtype=bool)
     frame[_BORDER:-_BORDER, _BORDER:-_BORDER] = False
-    background = np.median(images[:, :, frame], axis=-1)
-    return _hue_plane(*np.moveaxis(images - background[:, :, None, None], 1, 0))
+    background = np.median(image[:, frame], axis=-1)
+    return _hue_plane(*(image - background[:, None, None]))
 
 
 def _hue_plane(red: np.ndarray, green: np.ndarray, blue: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return red - (green + blue) / 2, np.sqrt(np.float32(0.75)) * (green - blue)
 
 
+def scipy_ndimage() -> ModuleType:
+    """What finds connected components; refuse to go on without."""
+    try:
+        from scipy import ndimage
+    except ImportError:
+        raise InputError("the detector of the scenes world needs scipy: pip install 'region-tokens[eval]'") from None
+    return ndimage
+
+
+def _components(mask: np.ndarray) -> np.ndarray:
+    """The component of each pixel, from 1 on, 0 outside; diagonal neighbours belong together. (size, size) both."""
+    return scipy_ndimage().label(mask, np.ones((3, 3)))[0]
+
+
 def _mask(strength: np.ndarray) -> np.ndarray:
-    """Pixels that belong to objects: (n, size, size) chroma -> bool.
+    """Pixels that belong to objects: (size, size) chroma -> bool.
 
     A first, low threshold finds the objects; within each, its own mean sets the level, so that a blurred outline is
     cut near its middle however strong the colour is. Shaded stripes (0.6 of the colour) stay above that level.
     """
-    labels = connected_components(strength > _CHROMA).labels
+    labels = _components(strength > _CHROMA)
     total, number = np.bincount(labels.ravel(), weights=strength.ravel()), np.bincount(labels.ravel())
     level = (_EDGE * total / np.maximum(number, 1)).astype(np.float32)
     level[0] = np.inf
     return strength > np.maximum(level[labels], _CHROMA)
 
 
-def _hues(chroma: tuple[np.ndarray, np.ndarray], components: Components) -> tuple[np.ndarray, np.ndarray]:
+def _largest(mask: np.ndarray) -> np.ndarray:
+    """The components that are looked at, numbered from 1 on: (size, size) bool -> int."""
+    labels = _components(mask)
+    area = np.bincount(labels.ravel())[1:]
+    kept = np.argsort(-area, kind="stable")[:_MOST]
+    kept = np.sort(kept[area[kept] >= _AREA])
+    renumbered = np.zeros(len(area) + 1, dtype=np.int32)
+    renumbered[kept + 1] = np.arange(1, len(kept) + 1)
+    return renumbered[labels]
+
+
+def _hues(chroma: tuple[np.ndarray, np.ndarray], labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Nearest colour (index) and coherence of the hue of each component: (m,), (m,)."""
-    inside = components.labels > 0
-    labels = components.labels[inside] - 1
 
     def total(values: np.ndarray) -> np.ndarray:
-        return np.bincount(labels, weights=values[inside], minlength=len(components.area))
+        return np.bincount(labels.ravel(), weights=values.ravel())[1:]
 
     mean = total(chroma[0]), total(chroma[1])
     palette = _hue_plane(*palette_rgb(COLOURS).T)
@@ -135,23 +150,23 @@ def _hues(chroma: tuple[np.ndarray, np.ndarray], components: Components) -> tupl
     return distance.argmin(axis=1), np.hypot(*mean) / total(np.hypot(*chroma))
 
 
-def _windows(components: Components) -> np.ndarray:
+def _windows(labels: np.ndarray) -> np.ndarray:
     """Each component as coverage of a coarse grid around its centroid: (m, grid, grid) in [0, 1].
 
     The grid spans _REACH radii of gyration to each side. Unlike the box, these moments hardly move when the outline
     is a little wrong in one place.
     """
-    labels, number = components.labels, len(components.area)
-    _, row, column = np.nonzero(labels)
-    inside = labels[labels > 0] - 1
+    row, column = np.nonzero(labels)
+    inside = labels[row, column] - 1
+    area = np.bincount(inside)
 
     def mean(values: np.ndarray) -> np.ndarray:
-        return np.bincount(inside, weights=values, minlength=number) / components.area
+        return np.bincount(inside, weights=values) / area
 
     x, y = mean(column + 0.5), mean(row + 0.5)
     gyration = np.sqrt(mean((column + 0.5 - x[inside]) ** 2 + (row + 0.5 - y[inside]) ** 2))
-    masks = labels[components.picture] == np.arange(1, number + 1)[:, None, None]
-    weights = [_cells(middle, _REACH * gyration, size) for middle, size in zip((y, x), labels.shape[1:], strict=True)]
+    masks = labels == np.arange(1, len(area) + 1)[:, None, None]
+    weights = [_cells(middle, _REACH * gyration, size) for middle, size in zip((y, x), labels.shape, strict=True)]
     return weights[0] @ masks.astype(np.float32) @ weights[1].transpose(0, 2, 1)
 
 
@@ -182,7 +197,7 @@ def _templates() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Each shape at three sizes, normalised: (t, grid, grid), length of the outlines in cells (t,), shapes (t,)."""
     x, y = np.meshgrid(*2 * [np.arange(CANVAS) + 0.5 - CANVAS / 2])
     radii = (9.0, 12.0, 16.0)
-    masks = np.stack([signed_distance(shape, x / radius, y / radius) < 0 for shape in SHAPES for radius in radii])
-    windows = _windows(connected_components(masks))
+    masks = [signed_distance(shape, x / radius, y / radius) < 0 for shape in SHAPES for radius in radii]
+    windows = np.concatenate([_windows(mask.astype(np.int64)) for mask in masks])
     slopes = np.gradient(np.pad(windows, ((0, 0), (1, 1), (1, 1))), axis=(1, 2))
     return windows, np.hypot(*slopes).sum(axis=(1, 2)), np.repeat(np.arange(len(SHAPES)), len(radii))

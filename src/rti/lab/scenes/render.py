@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rti.errors import InputError
+from rti.errors import InputError, check_whole
 from rti.lab.scenes.layout import CANVAS, Layout, place
 from rti.lab.scenes.shapes import signed_distance
-from rti.lab.scenes.world import Scene, Thing, sample_scenes
-from rti.text.vocabulary import CAPTION_LENGTH, encode
+from rti.lab.scenes.world import TASKS, Scene, Thing, sample_scenes
 
 # Hue in degrees, saturation, value. Neighbouring hues are at least 28 degrees apart, jitter takes 4 at most.
 PALETTE = {
@@ -33,28 +32,20 @@ _BATCHES = 2  # separates the random streams of training batches from those of e
 
 
 class Batch(NamedTuple):
-    """Pictures (n, 3, size, size) float32 in [-1, 1], their scenes, and the word ids of the captions (n, length)."""
+    """Pictures (n, 3, size, size) float32 in [-1, 1], and their scenes."""
 
     images: np.ndarray
     scenes: list[Scene]
-    ids: np.ndarray
 
 
 def batch(
-    seed: int,
-    index: int,
-    count: int,
-    split: str = "train",
-    size: int = CANVAS,
-    tasks: Sequence[str] | None = None,
-    length: int = CAPTION_LENGTH,
+    seed: int, index: int, count: int, split: str = "train", size: int = CANVAS, tasks: Sequence[str] = TASKS
 ) -> Batch:
     """`count` fresh pictures with captions. Depends on the arguments alone, so training can resume at any index."""
-    if count < 1:
-        raise InputError(f"a batch needs at least one picture, got {count}")
+    check_whole("number of pictures", count)
     rng = np.random.default_rng([_BATCHES, seed, index])
     scenes = sample_scenes(count, rng, split, tasks)
-    return Batch(render(scenes, rng, size), scenes, np.stack([encode(scene.caption, length) for scene in scenes]))
+    return Batch(render(scenes, rng, size), scenes)
 
 
 def render(scenes: Sequence[Scene], rng: np.random.Generator, size: int = CANVAS) -> np.ndarray:

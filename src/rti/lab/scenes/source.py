@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 from rti.data.source import Example, Source, check_size
-from rti.errors import InputError
-from rti.lab.scenes import CLASSES, TASKS, batch, class_example, class_of
+from rti.errors import InputError, check_whole
+from rti.lab.scenes import CLASSES, TASKS, Scene, batch, class_example, class_of
 from rti.lab.scenes.layout import CANVAS
+from rti.lab.scenes.world import check_kind
 
 
 class ScenesSource(Source):
@@ -32,26 +34,32 @@ class ScenesSource(Source):
         height, width = check_size(size)
         if height != width or (CANVAS % height and height % CANVAS):
             raise InputError(f"scenes are square, with sides that divide {CANVAS} or are a multiple of it, got {size}")
-        if seed < 0 or length < 1:
-            raise InputError(f"scenes need a seed of at least 0 and at least one picture, got {seed} and {length}")
-        if not tasks or not set(tasks) <= set(TASKS):
-            raise InputError(f"scenes with the tasks {', '.join(tasks)!r}; allowed: {', '.join(TASKS)}")
+        check_whole("seed of scenes", seed, least=0)
+        check_whole("number of scenes", length)
+        check_kind(split, tasks)
         self.size, self.seed, self.length, self.split, self.tasks = height, seed, length, split, tasks
 
     def __len__(self) -> int:
         return self.length
 
+    def draw(self, index: int) -> tuple[np.ndarray, Scene]:
+        """Picture number `index`, (3, size, size) float32 in [-1, 1], and its scene."""
+        drawn = batch(self.seed, index, 1, self.split, self.size, self.tasks)
+        return drawn.images[0], drawn.scenes[0]
+
     def __getitem__(self, index: int) -> Example:
         self.check_index(index)
-        drawn = batch(self.seed, index, 1, self.split, self.size, self.tasks)
-        return Example(torch.from_numpy(drawn.images[0]), drawn.scenes[0].caption, None)
+        image, scene = self.draw(index)
+        answer = (scene.caption, None) if self.kind == "text" else (None, class_of(scene))
+        return Example(torch.from_numpy(image), *answer)
 
     def captions(self) -> Iterator[str]:
         raise InputError("scenes are endless: their captions cannot all be read, and are encoded while training")
 
     def describe(self) -> str:
+        what = "captions" if self.kind == "text" else f"labels of {len(CLASSES)} classes"
         only = "" if self.tasks == TASKS else f", {' and '.join(self.tasks)} only"
-        return f"scenes: pictures with captions drawn from seed {self.seed} at {self.size} x {self.size}{only}"
+        return f"scenes: pictures with {what} drawn from seed {self.seed} at {self.size} x {self.size}{only}"
 
 
 class ClassScenesSource(ScenesSource):
@@ -63,17 +71,8 @@ class ClassScenesSource(ScenesSource):
     kind = "labels"
     classes = list(CLASSES)
 
-    def __init__(self, size: int | tuple[int, int], seed: int = 0, length: int = 1 << 40) -> None:
-        super().__init__(size, seed, length)
-
-    def __getitem__(self, index: int) -> Example:
-        self.check_index(index)
-        image, scene = class_example(self.seed, index, self.size)
-        return Example(torch.from_numpy(image), None, class_of(scene))
-
-    def describe(self) -> str:
-        where = f"drawn from seed {self.seed} at {self.size} x {self.size}"
-        return f"scenes: pictures with labels of {len(self.classes)} classes {where}"
+    def draw(self, index: int) -> tuple[np.ndarray, Scene]:
+        return class_example(self.seed, index, self.size)
 
 
 def open_scenes(
@@ -83,7 +82,7 @@ def open_scenes(
     if flip:
         raise InputError("scenes cannot be flipped: captions say what is left and right, and a moon has one side")
     if kind != "labels":
-        return ScenesSource(size, seed, tasks=(task,)) if task else ScenesSource(size, seed)
+        return ScenesSource(size, seed, tasks=(task,) if task else TASKS)
     if task:
         raise InputError(f"scenes:{task} is for a model of captions; one of classes takes scenes, without a task")
     return ClassScenesSource(size, seed)

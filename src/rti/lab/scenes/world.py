@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rti.errors import InputError
+from rti.errors import InputError, check_choice
 from rti.lab.judge import Requirement
 from rti.text.vocabulary import COLOURS, NUMBERS, OPPOSITE, PLURALS, RELATIONS, SHAPES, TEXTURES, article
 
@@ -60,9 +60,9 @@ class Thing:
     texture: str = "plain"
 
     def __post_init__(self) -> None:
-        for value, allowed in ((self.shape, SHAPES), (self.colour, COLOURS), (self.texture, TEXTURES)):
-            if value not in allowed:
-                raise InputError(f"unknown {value!r}; allowed: {', '.join(allowed)}")
+        check_choice("shape", self.shape, SHAPES)
+        check_choice("colour", self.colour, COLOURS)
+        check_choice("texture", self.texture, TEXTURES)
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,7 @@ class Scene:
     exclude: tuple[Requirement, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise InputError(f"unknown task {self.task!r}; allowed: {', '.join(TASKS)}")
+        check_choice("task", self.task, TASKS)
         if not 1 <= len(self.objects) <= 4:
             raise InputError(f"a scene has 1 to 4 objects, got {len(self.objects)}")
         if self.relation is not None and (self.relation not in RELATIONS or len(self.objects) != 2):
@@ -97,66 +96,54 @@ class Scene:
         return line | {"prompt": self.caption}
 
 
-def held_out_combinations(scene: Scene) -> tuple[tuple[str, ...], ...]:
-    """The held-out (shape, colour) pairs and (shape, relation, shape) triples of a scene; empty for training scenes."""
-    found = [pair for pair in ((thing.shape, thing.colour) for thing in scene.objects) if pair in HELD_OUT_PAIRS]
-    if scene.relation is not None:
-        triple = (scene.objects[0].shape, scene.relation, scene.objects[1].shape)
-        found += [triple] if triple in HELD_OUT_TRIPLES else []
-    return tuple(found)
+def check_kind(split: str, tasks: Sequence[str] = TASKS) -> None:
+    """Refuse a split or tasks that the world does not have."""
+    check_choice("split", split, SPLITS)
+    if not tasks or not set(tasks) <= set(TASKS):
+        raise InputError(f"scenes with the tasks {', '.join(tasks)!r}; allowed: {', '.join(TASKS)}")
 
 
 def sample_scenes(
-    count: int, rng: np.random.Generator, split: str = "train", tasks: Sequence[str] | None = None
+    count: int, rng: np.random.Generator, split: str = "train", tasks: Sequence[str] = TASKS
 ) -> list[Scene]:
-    """Draw scenes, the task of each uniformly from `tasks` (default: all six).
+    """Draw scenes, the task of each uniformly from `tasks`.
 
     Split "train" never contains a held-out combination; "held-out" contains one, named in the caption, in every scene
     of the tasks colors, position and color_attr (its other tasks are as in training); "all" draws from both alike.
     """
-    _check(split, SPLITS, "split")
-    tasks = TASKS if tasks is None else tuple(tasks)
-    for task in tasks:
-        _check(task, TASKS, "task")
-    if not tasks:
-        raise InputError(f"no task given; allowed: {', '.join(TASKS)}")
+    check_kind(split, tasks)
     return [_sample(tasks[task], rng, split) for task in rng.integers(len(tasks), size=count)]
 
 
 def prompts(count: int, seed: int, split: str = "train") -> list[Scene]:
     """Scenes to evaluate on: the tasks in turn, hence balanced, and always the same for the same arguments."""
-    _check(split, SPLITS, "split")
+    check_kind(split)
     rng = np.random.default_rng([_EVALUATION, seed])
     return [_sample(TASKS[index % len(TASKS)], rng, split) for index in range(count)]
 
 
-def _check(value: str, allowed: Sequence[str], what: str) -> None:
-    if value not in allowed:
-        raise InputError(f"unknown {what} {value!r}; allowed: {', '.join(allowed)}")
-
-
 def _sample(task: str, rng: np.random.Generator, split: str) -> Scene:
-    name_colour, name_texture = rng.random(2) < _NAMED[task]
+    named = rng.random(2) < _NAMED[task]  # colour, texture
+    plain = "train" if split == "held-out" else split  # of what the prompt does not name: the colour, in most tasks
+    relation = None
     if task in ("single_object", "colors"):
-        # The task of single objects does not name the colour: a held-out one would not be in the prompt.
-        wanted = "train" if split == "held-out" and task == "single_object" else split
-        things = (_thing(rng, _pair(rng, wanted)),)
-        return _describe(task, things, None, name_colour, name_texture)
-    if task == "counting":
-        things = _alike(rng, "train" if split == "held-out" else split, name_colour, name_texture)
-        return _describe(task, things, None, name_colour, name_texture)
-    if task == "position":
+        things = (_thing(rng, _pair(rng, plain if task == "single_object" else split)),)
+    elif task == "counting":
+        things = _alike(rng, plain, *named)
+    elif task == "position":
         first, relation, second = _triple(rng, split)
-        wanted = "train" if split == "held-out" else split
-        things = tuple(_thing(rng, _pair(rng, wanted, shape)) for shape in (first, second))
-        return _describe(task, things, relation, name_colour, name_texture)
-    things = tuple(_thing(rng, pair) for pair in _two_pairs(rng, task, split))
-    return _describe(task, things, None, name_colour, name_texture)
+        things = tuple(_thing(rng, _pair(rng, plain, shape)) for shape in (first, second))
+    else:
+        things = tuple(_thing(rng, pair) for pair in _two_pairs(rng, task, split))
+    return _describe(task, things, relation, *named)
+
+
+def draw_texture(rng: np.random.Generator) -> str:
+    return TEXTURES[0] if rng.random() < _PLAIN else TEXTURES[rng.integers(1, len(TEXTURES))]
 
 
 def _thing(rng: np.random.Generator, pair: tuple[str, str]) -> Thing:
-    texture = TEXTURES[0] if rng.random() < _PLAIN else TEXTURES[rng.integers(1, len(TEXTURES))]
-    return Thing(*pair, texture)
+    return Thing(*pair, draw_texture(rng))
 
 
 def _pair(rng: np.random.Generator, split: str, shape: str | None = None) -> tuple[str, str]:

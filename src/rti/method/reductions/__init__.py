@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from rti.backbones.base import Backbone
-from rti.errors import InputError
+from rti.errors import InputError, check_choice
 from rti.method.config import ReductionConfig, RegionConfig
 from rti.method.reductions.base import Reduction, Span
 from rti.method.reductions.dense import DenseConfig, DenseReduction
@@ -60,8 +60,7 @@ def config_from_dict(values: dict[str, Any]) -> ReductionConfig:
     """The inverse of `ReductionConfig.to_dict`."""
     values = dict(values)
     name = values.pop("reduction", RegionConfig.name)
-    if not isinstance(name, str) or name not in REDUCTIONS:
-        raise InputError(f"unknown reduction {name!r}; allowed: {', '.join(REDUCTIONS)}")
+    check_choice("reduction", name, REDUCTIONS)
     return REDUCTIONS[name][0].from_dict(values)
 
 

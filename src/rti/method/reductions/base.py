@@ -63,11 +63,7 @@ class Reduction(nn.Module):
 
     def core_tokens(self, budget: int) -> list[int]:
         """How many image tokens each of `core_blocks` runs on, at a budget."""
-        raise NotImplementedError
-
-    def flops(self, budget: int) -> float:
-        """Multiply-adds times two of what the reduction itself does around the core, for one picture."""
-        raise NotImplementedError
+        return [budget] * len(self.core_blocks())
 
     @property
     def uses_estimate(self) -> bool:

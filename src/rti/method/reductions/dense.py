@@ -34,8 +34,4 @@ class DenseReduction(Reduction):
         return torch.arange(self.patches, device=tokens.image.device).expand(len(tokens.image), -1)
 
     def core_tokens(self, budget: int) -> list[int]:
-        first, last = self.config.core
-        return [self.patches] * (last - first + 1)
-
-    def flops(self, budget: int) -> float:
-        return 0.0
+        return super().core_tokens(self.patches)

@@ -26,9 +26,6 @@ class GroupedReduction(Reduction):
         centred: bool = False,
     ):
         super().__init__(config)
-        self.patches, self.hidden_size = backbone.patches, backbone.hidden_size
-        self.phasor_size = backbone.config.head_dim
-        self.learned = learned
         self.read = Read(backbone.hidden_size, backbone.patches, sizes) if learned else MeanRead()
         self.write = Write(backbone.hidden_size) if learned else Broadcast()
         self.grid = backbone.grid if centred else None
@@ -44,14 +41,3 @@ class GroupedReduction(Reduction):
         after = core(tokens._replace(image=region_tokens, phasors=phasors))
         image = self.write(tokens.image, after.image - region_tokens, regions)
         return after._replace(image=image, phasors=tokens.phasors)
-
-    def core_tokens(self, budget: int) -> list[int]:
-        first, last = self.config.core
-        return [budget] * (last - first + 1)
-
-    def flops(self, budget: int) -> float:
-        patches, hidden = self.patches, self.hidden_size
-        position = budget * patches * self.phasor_size if self.grid is None else 0
-        read = budget * patches * hidden + position
-        learned = patches * hidden + (patches + budget) * hidden * hidden if self.learned else 0
-        return 2 * (read + learned)

@@ -15,6 +15,7 @@ from rti.method.config import ReductionConfig
 from rti.method.order import hilbert_order
 from rti.method.reductions.base import Reduction, Span
 
+Placed = tuple[torch.Tensor, torch.Tensor]  # tokens (B, L, D) and their places (1 or B, L, P)
 SHARPNESS = (32.0, 96.0)  # of the first and the last head at the start: some look around widely, some closely
 
 
@@ -45,29 +46,19 @@ class CrossAttention(nn.Module):
             for matrix in (self.value.weight, self.out.weight):
                 nn.init.eye_(matrix)
 
-    def forward(
-        self,
-        asking: torch.Tensor,
-        asking_places: torch.Tensor,
-        source: torch.Tensor,
-        source_places: torch.Tensor,
-        carried: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """What those asking get: of `carried` (B, K, D), or of the source itself. Places are (1 or B, Q or K, P)."""
-        q, k = self._queries_and_keys(asking, asking_places, source, source_places)
-        v = self._split(self.value(source if carried is None else carried))
+    def forward(self, asking: Placed, source: Placed, carried: torch.Tensor | None = None) -> torch.Tensor:
+        """What those asking get: of `carried` (B, K, D), or of the source itself."""
+        q, k = self._queries_and_keys(asking, source)
+        v = self._split(self.value(source[0] if carried is None else carried))
         return self.out(F.scaled_dot_product_attention(q, k, v, scale=1.0).transpose(1, 2).flatten(2))
 
-    def weights(
-        self, asking: torch.Tensor, asking_places: torch.Tensor, source: torch.Tensor, source_places: torch.Tensor
-    ) -> torch.Tensor:
+    def weights(self, asking: Placed, source: Placed) -> torch.Tensor:
         """How much each one asking looks at each of the source, mean over the heads: (B, Q, K), rows sum to one."""
-        q, k = self._queries_and_keys(asking, asking_places, source, source_places)
+        q, k = self._queries_and_keys(asking, source)
         return (q @ k.transpose(-1, -2)).softmax(dim=-1).mean(dim=1)
 
-    def _queries_and_keys(
-        self, asking: torch.Tensor, asking_places: torch.Tensor, source: torch.Tensor, source_places: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _queries_and_keys(self, asking: Placed, source: Placed) -> tuple[torch.Tensor, torch.Tensor]:
+        (asking, asking_places), (source, source_places) = asking, source
         q, k = self._split(self.query(self.norm_query(asking))), self._split(self.key(self.norm_source(source)))
         sharpness = 2 / asking_places.shape[-1] * self.log_sharpness.exp()[:, None, None]
         by_place = (sharpness * asking_places[:, None]).to(q.dtype)
@@ -90,8 +81,6 @@ class LatentReduction(Reduction):
     def __init__(self, config: LatentConfig, backbone: Backbone):
         super().__init__(config)
         hidden, heads = backbone.hidden_size, backbone.config.num_heads
-        self.patches, self.hidden_size = backbone.patches, hidden
-        self.phasor_size = heads * backbone.config.head_dim  # of all heads
         self.latents = nn.Parameter(0.02 * torch.randn(backbone.patches, hidden))
         table = backbone.patch_phasors()
         self.places = nn.Parameter(table[0, spread_out(*backbone.grid).to(table.device)].clone())
@@ -100,35 +89,24 @@ class LatentReduction(Reduction):
         self.register_buffer("no_position", none[None, None], persistent=False)
 
     def forward(self, tokens: Tokens, core: Span, budget: int, estimate: torch.Tensor | None = None) -> Tokens:
-        own, places = self._latents(tokens, budget)
-        latents = own + self.read(own, places, tokens.image, tokens.phasors)
+        own, patches = self._latents(tokens, budget), (tokens.image, tokens.phasors)
+        latents = own[0] + self.read(own, patches)
         nowhere = self.no_position.float().expand(len(latents), budget, -1)
         after = core(tokens._replace(image=latents, phasors=nowhere))
-        change = after.image - latents
-        image = tokens.image + self.write(tokens.image, tokens.phasors, after.image, places, change)
+        image = tokens.image + self.write(patches, (after.image, own[1]), after.image - latents)
         return after._replace(image=image, phasors=tokens.phasors)
 
     def weights(self, tokens: Tokens, budget: int, estimate: torch.Tensor | None = None) -> torch.Tensor:
         """How much each latent reads of each patch: (B, R, N), rows sum to one."""
-        return self.read.weights(*self._latents(tokens, budget), tokens.image, tokens.phasors)
+        return self.read.weights(self._latents(tokens, budget), (tokens.image, tokens.phasors))
 
-    def _latents(self, tokens: Tokens, budget: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _latents(self, tokens: Tokens, budget: int) -> Placed:
         own = self.latents[:budget].to(tokens.image.dtype).expand(len(tokens.image), -1, -1)
         return own, self.places[None, :budget]
 
     def regions(self, tokens: Tokens, budget: int, estimate: torch.Tensor | None = None) -> torch.Tensor:
         """The latent that reads most of each patch."""
         return self.weights(tokens, budget).argmax(dim=1)
-
-    def core_tokens(self, budget: int) -> list[int]:
-        first, last = self.config.core
-        return [budget] * (last - first + 1)
-
-    def flops(self, budget: int) -> float:
-        patches, hidden = self.patches, self.hidden_size
-        projections = 2 * (2 * budget + 2 * patches) * hidden * hidden
-        pairs = 2 * budget * patches * (2 * hidden + self.phasor_size)
-        return 2 * (projections + pairs)
 
 
 def spread_out(height: int, width: int) -> torch.Tensor:

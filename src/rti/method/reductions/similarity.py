@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from rti.backbones.base import Backbone, Tokens
+from rti.errors import check_choice
 from rti.method.config import ORDER_NAMES, ReductionConfig
 from rti.method.order import order
 from rti.method.reductions.grouped import GroupedReduction
@@ -28,7 +29,7 @@ class SimilarityConfig(ReductionConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        self._check_choice("order", ORDER_NAMES)
+        check_choice("order", self.order, ORDER_NAMES)
 
 
 class SimilarityReduction(GroupedReduction):
@@ -45,9 +46,6 @@ class SimilarityReduction(GroupedReduction):
         anchors = self.walk[anchor_positions(features.shape[1], budget, features.device)]
         nearest = (features @ features[:, anchors].transpose(1, 2)).argmax(dim=-1)
         return nearest.scatter(1, anchors.expand(len(nearest), -1), numbers.expand(len(nearest), -1))
-
-    def flops(self, budget: int) -> float:
-        return super().flops(budget) + 2 * self.patches * budget * self.hidden_size
 
 
 def anchor_positions(patches: int, budget: int, device: torch.device | None = None) -> torch.Tensor:

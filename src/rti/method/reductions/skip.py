@@ -20,7 +20,7 @@ from torch import nn
 
 from rti.backbones.base import Backbone, Tokens
 from rti.backbones.layers import RMSNorm
-from rti.errors import InputError
+from rti.errors import InputError, check_finite, check_whole
 from rti.method.config import ReductionConfig
 from rti.method.reductions.base import Reduction, Span
 
@@ -39,13 +39,8 @@ class SkipConfig(ReductionConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        number = isinstance(self.capacity, (int, float)) and not isinstance(self.capacity, bool)
-        if not number or not 0 < self.capacity <= 1:
-            raise InputError(f"capacity must be a share in (0, 1], got {self.capacity!r}")
-        whole = isinstance(self.extra_groups, int) and not isinstance(self.extra_groups, bool)
-        if not whole or not 0 <= self.extra_groups <= self.groups:
-            allowed = f"allowed: 0 to {self.groups}, the groups of two blocks in the core {self.core}"
-            raise InputError(f"extra_groups {self.extra_groups!r} is not usable; {allowed}")
+        check_finite("capacity", self.capacity, above=0, most=1)
+        check_whole("extra_groups", self.extra_groups, self.groups, least=0)
 
     @property
     def groups(self) -> int:
@@ -74,11 +69,12 @@ class SkipReduction(Reduction):
 
     def __init__(self, config: SkipConfig, backbone: Backbone):
         super().__init__(config)
-        self.patches, self.hidden_size = backbone.patches, backbone.hidden_size
+        self.patches = backbone.patches
         self.admitted = max(1, round(config.capacity * backbone.patches))
         sparse = config.groups + config.extra_groups  # first those of the groups, then those of their second runs
         self.norms = nn.ModuleList(RMSNorm(backbone.hidden_size) for _ in range(sparse))
-        self.routers = nn.ParameterList(torch.randn(backbone.hidden_size) * self._spread() for _ in range(sparse))
+        spread = 0.1 * backbone.hidden_size**-0.5  # scores of a tenth: enough to choose by, and gates near one
+        self.routers = nn.ParameterList(torch.randn(backbone.hidden_size) * spread for _ in range(sparse))
         if config.extra_groups:
             self.gates = nn.Parameter(torch.zeros(config.extra_groups))
 
@@ -98,25 +94,20 @@ class SkipReduction(Reduction):
         """The groups that run twice."""
         return range(self.config.groups - self.config.extra_groups, self.config.groups)
 
-    def _group(self, router: int, tokens: Tokens, dense: Span, sparse: Span) -> Tokens:
-        return self._sparse(router, dense(tokens), sparse)
-
-    def _sparse(self, number: int, tokens: Tokens, block: Span) -> Tokens:
+    def _group(self, number: int, tokens: Tokens, dense: Span, sparse: Span) -> Tokens:
+        """A block on all tokens, and one on those that the router of that number admits."""
+        tokens = dense(tokens)
         image, phasors = tokens.image, tokens.phasors
         scores = self.norms[number](image).float() @ self.routers[number].float()
         chosen = scores.topk(self.admitted, dim=1).indices.sort(dim=1).values
         index = chosen[:, :, None]
         some = image.gather(1, index.expand(-1, -1, image.shape[-1]))
         where = phasors.expand(len(image), -1, -1).gather(1, index.expand(-1, -1, phasors.shape[-1]))
-        after = block(tokens._replace(image=some, phasors=where))
+        after = sparse(tokens._replace(image=some, phasors=where))
         gate = 2 * scores.gather(1, chosen).sigmoid()[:, :, None]
         moved = some + (gate * (after.image - some)).to(image.dtype)
         image = image.scatter(1, index.expand(-1, -1, image.shape[-1]), moved)
         return after._replace(image=image, phasors=phasors)
-
-    def _spread(self) -> float:
-        """Scores of about a tenth: enough to choose by, little enough for gates near one."""
-        return 0.1 * self.hidden_size**-0.5
 
     def regions(self, tokens: Tokens, budget: int, estimate: torch.Tensor | None = None) -> torch.Tensor:
         raise InputError("token-skip has no regions: its tokens are kept or passed over, never grouped")
@@ -130,9 +121,6 @@ class SkipReduction(Reduction):
     def core_tokens(self, budget: int) -> list[int]:
         first = self.config.core[0]
         return [self.patches if (block - first) % 2 == 0 else self.admitted for block in self.core_blocks()]
-
-    def flops(self, budget: int) -> float:
-        return 2 * len(self.routers) * self.patches * self.hidden_size
 
 
 def _between(before: Tokens, after: Tokens, share: torch.Tensor) -> Tokens:

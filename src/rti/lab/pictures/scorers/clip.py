@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,12 +10,9 @@ from PIL import Image
 from torch.nn.functional import normalize
 
 from rti.lab.pictures.folder import Entry
-from rti.lab.pictures.scorers.loading import load_model, load_tokenizer
-from rti.lab.pictures.scorers.pictures import clip_pixels
-from rti.lab.pictures.scorers.results import Scorer, prompts_of
+from rti.lab.pictures.scorers.loading import clip_pixels, load_model, load_tokenizer
+from rti.lab.pictures.scorers.results import prompts_of
 
-CLIP = "openai/clip-vit-large-patch14"
-PICK, PICK_PROCESSOR = "yuvalkirstain/PickScore_v1", "laion/CLIP-ViT-H-14-laion2B-s32B-b79K"
 TOKENS = 77
 
 
@@ -35,41 +32,35 @@ class Clip:
     @torch.no_grad()
     def texts(self, texts: Sequence[str]) -> torch.Tensor:
         """(n, D); longer texts are cut at 77 tokens."""
-        tokens = self.tokenizer(
-            list(texts), padding=True, truncation=True, max_length=self.length, return_tensors="pt"
-        ).to(self.model.device)
-        features = self.model.get_text_features(tokens.input_ids, attention_mask=tokens.attention_mask)
-        return normalize(_pooled(features).float(), dim=-1)
+        options = dict(padding=True, truncation=True, max_length=self.length, return_tensors="pt")
+        tokens = self.tokenizer(list(texts), **options).to(self.model.device)
+        return _unit(self.model.get_text_features(tokens.input_ids, attention_mask=tokens.attention_mask))
 
     @torch.no_grad()
     def pictures(self, pictures: Sequence[Image.Image]) -> torch.Tensor:
         """(n, D)"""
-        pixels = clip_pixels(pictures, self.size).to(self.model.device)
-        return normalize(_pooled(self.model.get_image_features(pixels)).float(), dim=-1)
+        return _unit(self.model.get_image_features(clip_pixels(pictures, self.size).to(self.model.device)))
 
-    def cosines(self, pictures: Sequence[Image.Image], texts: Sequence[str]) -> torch.Tensor:
-        """(n,) how each picture agrees with its text."""
-        return (self.pictures(pictures) * self.texts(texts)).sum(dim=-1).cpu()
+    def cosines(self, pictures: Sequence[Image.Image], entries: Sequence[Entry]) -> torch.Tensor:
+        """(n,) how each picture agrees with its prompt."""
+        return (self.pictures(pictures) * self.texts(prompts_of(entries))).sum(dim=-1).cpu()
 
 
-def clip_scorer(clip: Clip) -> Scorer:
+class ClipScorer(Clip):
     """CLIPScore: max(100 cos, 0)."""
-    return _scorer(clip, lambda cosines: (100 * cosines).clamp(min=0))
+
+    def __call__(self, pictures: Sequence[Image.Image], entries: Sequence[Entry]) -> list[dict[str, Any]]:
+        return [{"score": value} for value in (100 * self.cosines(pictures, entries)).clamp(min=0).tolist()]
 
 
-def pick_scorer(clip: Clip) -> Scorer:
+class PickScorer(Clip):
     """PickScore: exp(logit scale) cos."""
-    scale = clip.model.logit_scale.detach().float().exp().cpu()
-    return _scorer(clip, lambda cosines: scale * cosines)
+
+    def __call__(self, pictures: Sequence[Image.Image], entries: Sequence[Entry]) -> list[dict[str, Any]]:
+        scale = self.model.logit_scale.detach().float().exp().cpu()
+        return [{"score": value} for value in (scale * self.cosines(pictures, entries)).tolist()]
 
 
-def _scorer(clip: Clip, formula: Callable[[torch.Tensor], torch.Tensor]) -> Scorer:
-    def score(pictures: Sequence[Image.Image], entries: Sequence[Entry]) -> list[dict[str, Any]]:
-        return [{"score": value} for value in formula(clip.cosines(pictures, prompts_of(entries))).tolist()]
-
-    return score
-
-
-def _pooled(features: Any) -> torch.Tensor:
-    """transformers 5 returns an object, 4 the tensor itself."""
-    return getattr(features, "pooler_output", features)
+def _unit(features: Any) -> torch.Tensor:
+    """Vectors of length one; transformers 5 returns an object, 4 the tensor itself."""
+    return normalize(getattr(features, "pooler_output", features).float(), dim=-1)

@@ -1,4 +1,4 @@
-"""GenEval's detector: Mask2Former from transformers, post-processed as mmdet does it for the original.
+"""GenEval's detector: Mask2Former from transformers, post-processed as mmdet does it for the original; colours by CLIP.
 
 The library's own instance post-processing assumes masks of 384 pixels, makes them binary before resizing them and
 ignores its threshold; so the raw logits are used here. The weights are not mmdet's: scores are comparable within rti.
@@ -6,22 +6,24 @@ ignores its threshold; so the raw logits are used here. The weights are not mmde
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
 from PIL import Image
-from torch.nn.functional import interpolate
+from torch.nn.functional import interpolate, normalize
 
 from rti.errors import InputError
-from rti.lab.pictures.scorers.colours import COLOURS, ColourNames
+from rti.lab.pictures.scorers.clip import Clip
 from rti.lab.pictures.scorers.geneval import CLASSES, THRESHOLD, Found, select
-from rti.lab.pictures.scorers.loading import load_model
-from rti.lab.pictures.scorers.pictures import normalise
+from rti.lab.pictures.scorers.loading import load_model, normalise
 
-MASK2FORMER = "facebook/mask2former-swin-small-coco-instance"
 SHORTEST, LONGEST, MULTIPLE = 800, 1333, 32  # pixels of the edges, and what they must be divisible by
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 TOP = 100  # pairs of query and class that are looked at
+COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")
+TEMPLATES = ("a photo of a {colour} {name}", "a photo of a {colour}-colored {name}", "a photo of a {colour} object")
+BACKGROUND = "#999"
 
 
 class Mask2Former:
@@ -29,9 +31,8 @@ class Mask2Former:
 
     def __init__(self, model: Any, shortest: int = SHORTEST, longest: int = LONGEST):
         if model.config.num_labels != len(CLASSES):
-            raise InputError(
-                f"a detector of {model.config.num_labels} classes; GenEval needs the {len(CLASSES)} of COCO"
-            )
+            labels = model.config.num_labels
+            raise InputError(f"a detector of {labels} classes; GenEval needs the {len(CLASSES)} of COCO")
         self.model, self.shortest, self.longest = model.eval(), shortest, longest
 
     @classmethod
@@ -82,6 +83,32 @@ def detections(
     return sorted(found, key=lambda one: -one.score)
 
 
+class ColourNames:
+    """Names the colour of an object by CLIP zero-shot, given the name of its class."""
+
+    def __init__(self, clip: Clip):
+        self.clip = clip
+        self.weights = cache(self._weights)
+
+    def __call__(self, picture: Image.Image, found: Found) -> str:
+        agreement = self.clip.pictures([cut_out(picture, found)]) @ self.weights(found.shape).T
+        return COLOURS[int(agreement.argmax())]
+
+    def _weights(self, name: str) -> torch.Tensor:
+        """(10, D): of each colour the mean over the templates, again of length one."""
+        texts = [[template.format(colour=colour, name=name) for template in TEMPLATES] for colour in COLOURS]
+        return torch.stack([normalize(self.clip.texts(some).mean(dim=0), dim=0) for some in texts])
+
+
+def cut_out(picture: Image.Image, found: Found) -> Image.Image:
+    """The object on grey, cropped to its box."""
+    picture = picture.convert("RGB")
+    if found.mask is not None:
+        grey = Image.new("RGB", picture.size, BACKGROUND)
+        picture = Image.composite(picture, grey, Image.fromarray(found.mask.astype("uint8") * 255))
+    return picture.crop(tuple(round(side) for side in found.box))
+
+
 class GenEvalDetector:
     """Mask2Former for the objects and CLIP for their colours."""
 
@@ -89,6 +116,10 @@ class GenEvalDetector:
 
     def __init__(self, objects: Mask2Former, colour_names: ColourNames):
         self.objects, self.colour_names = objects, colour_names
+
+    @classmethod
+    def load(cls, objects: str, clip: str, device: str) -> GenEvalDetector:
+        return cls(Mask2Former.load(objects, device), ColourNames(Clip.load(clip, device=device)))
 
     def __call__(self, picture: Image.Image, tag: str) -> list[Found]:
         found = select(self.objects(picture), tag)

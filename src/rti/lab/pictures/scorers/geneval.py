@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from rti.errors import InputError
-from rti.lab.judge import Verdict, judge
+from rti.images import to_tensor
+from rti.lab import scenes
+from rti.lab.judge import Requirement, judge
 from rti.lab.pictures.folder import Entry
-from rti.lab.scenes.world import Requirement
 from rti.text.vocabulary import RELATIONS
 
 # COCO's 80 classes in their order; GenEval calls three of them otherwise: mouse, remote and keyboard.
@@ -35,8 +36,7 @@ THRESHOLD, COUNTING_THRESHOLD = 0.3, 0.9  # a detection counts above this
 MOST = 16  # detections of a class that count; they may overlap as they like
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """A line of GenEval's metadata: its task, what must be there and what must not."""
 
     tag: str
@@ -52,7 +52,7 @@ class Wanted:
             if not include or not isinstance(metadata["tag"], str):
                 raise ValueError("it needs a tag and something to include")
         except (KeyError, TypeError, ValueError) as error:
-            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            reason = f"it has no {error}" if isinstance(error, KeyError) else error
             raise InputError(f"{where} is no line of GenEval's metadata: {reason}") from None
         return cls(metadata["tag"], include, exclude)
 
@@ -90,18 +90,7 @@ class Found:
 
     @cached_property
     def colour(self) -> str:
-        if self.look is None:
-            raise InputError(f"the colour of a {self.shape} is asked for, but nothing tells colours")
         return self.look(self)
-
-
-class Detector(Protocol):
-    """Finds what counts in a picture. It knows some classes, and tells some colours."""
-
-    classes: Sequence[str]
-    colours: Sequence[str]
-
-    def __call__(self, picture: Image.Image, tag: str) -> Sequence[Any]: ...
 
 
 def select(found: Sequence[Found], tag: str) -> list[Found]:
@@ -114,21 +103,19 @@ def select(found: Sequence[Found], tag: str) -> list[Found]:
     return kept
 
 
-def judge_picture(wanted: Wanted, found: Sequence[Found]) -> Verdict:
-    """The verdict on a picture from all that a detector found in it."""
-    return judge(wanted, select(found, wanted.tag))
-
-
 class GenEvalScorer:
-    """Verdicts for pictures of prompts with GenEval's metadata: a score of 1 or 0, and why not."""
+    """Verdicts for pictures of prompts with GenEval's metadata: a score of 1 or 0, and why not.
 
-    def __init__(self, detector: Detector):
+    The detector finds what counts: `detector(picture, tag)`. It knows some `classes`, and tells some `colours`.
+    """
+
+    def __init__(self, detector: Any):
         self.detector = detector
 
     def check(self, entries: Sequence[Entry]) -> None:
         """Refuse prompts the detector cannot judge, before the first picture."""
         for entry in entries:
-            wanted = self._wanted(entry)
+            wanted = _wanted(entry)
             for one in (*wanted.include, *wanted.exclude):
                 if one.shape not in self.detector.classes:
                     raise InputError(f"prompt {entry.index} asks for a {one.shape}, which this detector does not know")
@@ -138,34 +125,25 @@ class GenEvalScorer:
 
     def __call__(self, pictures: Sequence[Image.Image], entries: Sequence[Entry]) -> list[dict[str, Any]]:
         rows = []
-        for picture, entry in zip(pictures, entries, strict=True):
-            wanted = self._wanted(entry)
+        for picture, wanted in zip(pictures, map(_wanted, entries), strict=True):
             verdict = judge(wanted, self.detector(picture, wanted.tag))
             rows.append({"score": float(verdict.correct), "reason": verdict.reason})
         return rows
 
-    @staticmethod
-    def _wanted(entry: Entry) -> Wanted:
-        if entry.metadata is None:
-            raise InputError(
-                f"prompt {entry.index} has no GenEval metadata; allowed: pictures of rti generate --prompts geneval "
-                "or scenes"
-            )
-        return Wanted.from_metadata(entry.metadata, f"the metadata of prompt {entry.index}")
+
+def _wanted(entry: Entry) -> Wanted:
+    if entry.metadata is None:
+        allowed = "pictures of rti generate --prompts geneval or scenes"
+        raise InputError(f"prompt {entry.index} has no GenEval metadata; allowed: {allowed}")
+    return Wanted.from_metadata(entry.metadata, f"the metadata of prompt {entry.index}")
 
 
 class SceneDetector:
     """The exact detector of the scenes world, for pictures of its prompts; the detections of `rti eval scenes`."""
 
-    def __init__(self) -> None:
-        from rti.lab.scenes import COLOURS, SHAPES
-
-        self.classes, self.colours = SHAPES, COLOURS
+    classes, colours = scenes.SHAPES, scenes.COLOURS
 
     def __call__(self, picture: Image.Image, tag: str) -> Sequence[Any]:
-        from rti.images import to_tensor
-        from rti.lab.scenes import detect
-
         if picture.width != picture.height:
             raise InputError(f"a picture of {picture.width} x {picture.height} is none of the scenes world's")
-        return detect(to_tensor(picture).numpy())[0]
+        return scenes.detect(to_tensor(picture).numpy())[0]

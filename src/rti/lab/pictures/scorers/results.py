@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 from tqdm.auto import tqdm
 
-from rti.errors import InputError
-from rti.files import write_whole
+from rti.errors import InputError, check_whole, is_finite
+from rti.files import read_json, write_whole
 from rti.images import open_image
 from rti.lab.intervals import as_list, stratified_summary
 from rti.lab.pictures.folder import SCORES, Entry, PictureFolder
 
-METRICS = ("geneval", "clip", "pick", "imagereward", "fid", "is")
 Scorer = Callable[[Sequence[Image.Image], Sequence[Entry]], Sequence[dict[str, Any]]]  # rows with at least a "score"
+
+
+class Metric(NamedTuple):
+    """How a score is shown: in a table, at an axis, times what, in how many digits; whether pictures have one each."""
+
+    name: str
+    axis: str
+    scale: int = 1
+    digits: int = 2
+    paired: bool = True
+
+
+METRICS = {
+    "geneval": Metric("GenEval", "GenEval, % ↑", 100, 1),
+    "clip": Metric("CLIP", "CLIPScore ↑"),
+    "pick": Metric("Pick", "PickScore ↑"),
+    "imagereward": Metric("IR", "ImageReward ↑"),
+    "fid": Metric("FID", "FID ↓", paired=False),
+    "is": Metric("IS", "Inception Score ↑", digits=1, paired=False),
+}
 
 
 @dataclass(frozen=True)
@@ -39,49 +57,30 @@ class Score:
         return path
 
     @classmethod
-    def read(cls, folder: Path, metric: str) -> Score | None:
-        """The score of a folder, None where it was not scored."""
-        from rti.files import read_json
-
-        path = score_path(folder, metric)
-        if not path.is_file():
-            return None
+    def read(cls, path: Path) -> Score:
         try:
             score = cls(**read_json(path))
-            whole = isinstance(score.scorer, dict) and score._is_whole()
+            groups = score.summary["groups"] if score.metric == "geneval" else score.summary.get("groups", {})
+            numbers = [score.summary["score"], *groups.values()]
+            numbers += [row[name] for row in score.pictures for name in ("score", "prompt")]
+            whole = isinstance(score.scorer, dict) and all(map(is_finite, numbers))
         except (TypeError, KeyError, AttributeError):
             whole = False
         if not whole:
-            raise InputError(f"{path} is no file of rti score; score the folder again")
+            raise InputError(f"{path} is no file of rti score; score the folder again, or give another name")
         return score
 
-    def _is_whole(self) -> bool:
-        """Whether it has what is shown and compared; what it is not at all raises."""
-        groups = self.summary.get("groups", {}) if self.metric != "geneval" else self.summary["groups"]
-        numbers = [self.summary["score"], *groups.values(), *(row["score"] for row in self.pictures)]
-        numbers += [row["prompt"] for row in self.pictures]
-        return all(isinstance(one, (int, float)) and math.isfinite(one) for one in numbers)
+
+def score_path(folder: Path, metric: str) -> Path:
+    return folder / SCORES / f"{metric}.json"
 
 
 def check_output(path: Path) -> None:
     """Refuse, before the work, a place for a score that is none: no .json, or a file that rti score did not write."""
     if path.suffix != ".json":
         raise InputError(f"cannot write {path}: the ending must be .json")
-    if os.path.lexists(path) and not _is_score(path):
-        raise InputError(f"cannot write {path}: it is there already, and no file of rti score")
-
-
-def _is_score(path: Path) -> bool:
-    from rti.files import read_json
-
-    try:
-        return {"metric", "scorer", "summary", "pictures"} <= read_json(path).keys()
-    except InputError:
-        return False
-
-
-def score_path(folder: Path, metric: str) -> Path:
-    return folder / SCORES / f"{metric}.json"
+    if os.path.lexists(path):
+        Score.read(path)
 
 
 def score_folder(
@@ -94,8 +93,7 @@ def score_folder(
     progress: bool = True,
 ) -> Score:
     """Score every picture. `by_group` makes the overall figure the mean of the groups' means, as GenEval's share is."""
-    if batch < 1:
-        raise InputError(f"batch must be at least 1, got {batch!r}")
+    check_whole("batch", batch)
     pictures, rows = folder.pictures, []
     with tqdm(total=len(pictures), desc=metric, unit="picture", disable=not progress) as bar:
         for first in range(0, len(pictures), batch):
