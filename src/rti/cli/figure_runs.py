@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from rti.cli.figure import JSON, OUTPUT_HELP, PAPER, _check, _write
+from rti.cli.figure import JSON, OUTPUT_HELP, _check, _write
 from rti.cli.output import whole_numbers
 from rti.errors import InputError
 
@@ -80,7 +80,6 @@ def redundancy(
     data: list[Path] = typer.Argument(help="Folders of rti probe redundancy, or the JSON files it wrote there."),
     names: str = typer.Option(None, help="Of several: what to call them, separated by commas. Default: their folders."),
     output: Path = typer.Option(None, "--output", "-o", help=OUTPUT_HELP),
-    paper: bool = PAPER,
     json: bool = JSON,
 ) -> None:
     """Where tokens are redundant: in space, over sampling, and through the depth.
@@ -95,7 +94,7 @@ def redundancy(
         values = read_data(data[0], "redundancy")
         output = output or (data[0] if data[0].is_dir() else data[0].parent) / "redundancy.png"
         _check(output)
-        _write(redundancy_figure(values, paper), values, output, json)
+        _write(redundancy_figure(values), values, output, json)
         return
     titles = names.split(",") if names else [(path if path.is_dir() else path.parent).name for path in data]
     if len(titles) != len(data) or len(set(titles)) < len(titles):
@@ -105,7 +104,7 @@ def redundancy(
     if output.with_suffix(".json") in (path / "redundancy.json" if path.is_dir() else path for path in data):
         raise InputError(f"{output} would replace the data of a model; give another --output")
     found = profiles({title: read_data(path, "redundancy") for title, path in zip(titles, data, strict=True)})
-    _write(profiles_figure(found, paper), {"figure": "profiles", "profiles": found}, output, json)
+    _write(profiles_figure(found), {"figure": "profiles", "profiles": found}, output, json)
 
 
 def walks(
