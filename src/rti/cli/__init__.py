@@ -47,10 +47,8 @@ app = typer.Typer(
 )
 for command in (demo, web, sample, regions, info, flops, bench, study, generate, compare, encode, scenes):
     app.command()(command)
-# Any field of the settings is an option of its own; the command parses those itself.
-unknown = {"allow_extra_args": True, "ignore_unknown_options": True}
 for command in (train, pretrain):
-    app.command(cls=SettingsCommand, context_settings=unknown)(command)
+    app.command(cls=SettingsCommand)(command)
 app.add_typer(evaluations, name="eval")
 app.add_typer(scores, name="score")
 app.add_typer(probes, name="probe")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import typer
 
 from rti.cli.options import command, number_option
 from rti.cli.output import say, show_table
 
-if TYPE_CHECKING:
-    from rti.lab.pictures.compare import Run
-
+Run = dict[str, Any]  # rti.lab.pictures.compare's
 # GenEval's tasks as the paper's table heads them.
 TASKS = {
     **{"single_object": "sng", "two_object": "two", "counting": "cnt"},

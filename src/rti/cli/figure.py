@@ -29,7 +29,6 @@ figures = typer.Typer(
 )
 
 OUTPUT_HELP = "Where to write the PNG; the SVG and the data go beside it."
-PAPER = typer.Option(False, "--paper", help="Draw the paper's values of MiniT2I-B/16 beside it.")
 TRAINED = typer.Option(None, help="A further method: NAME=FOLDER of its adapter. May be repeated.")
 JSON = typer.Option(False, "--json", help="Print one JSON line at the end.")
 
@@ -78,7 +77,6 @@ def _of_probe(name: str, text: str) -> Callable[..., dict[str, Any]]:
     def draw(
         data: Path = typer.Argument(help="Folder of rti probe, or the JSON file it wrote there."),
         output: Path = typer.Option(None, "--output", "-o", help=OUTPUT_HELP),
-        paper: bool = PAPER,
     ) -> dict[str, Any]:
         from rti.lab.probes import figures as drawn
         from rti.lab.probes.records import read_data
@@ -86,7 +84,7 @@ def _of_probe(name: str, text: str) -> Callable[..., dict[str, Any]]:
         values = read_data(data, name)
         file = output or (data if os.path.isdir(data) else data.parent) / f"{name}.png"
         _check(file)
-        return _write(getattr(drawn, f"{name}_figure")(values, paper), values, file)
+        return _write(getattr(drawn, f"{name}_figure")(values), values, file)
 
     draw.__doc__ = text
     return draw
@@ -108,7 +106,6 @@ def lorenz(
     ),
     names: str = typer.Option(None, help="What to call the curves, separated by commas. Default: the files' names."),
     output: Path = typer.Option("lorenz.png", "--output", "-o", help=OUTPUT_HELP),
-    paper: bool = PAPER,
 ) -> dict[str, Any]:
     """How unevenly detail lies, in the pictures a model draws and in photographs."""
     from rti.files import read_json
@@ -124,7 +121,7 @@ def lorenz(
         if not isinstance(found, dict) or "share_of_detail" not in found:
             raise InputError(f"{path} has no Lorenz curve; allowed: what rti probe redundancy or lorenz writes")
         curves[title] = found["share_of_detail"]
-    return _write(lorenz_figure(curves, paper), {"figure": "lorenz", "curves": curves}, output)
+    return _write(lorenz_figure(curves), {"figure": "lorenz", "curves": curves}, output)
 
 
 @figures.command()

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from rti.cli.figure import OUTPUT_HELP, PAPER, _check, _write, figures
+from rti.cli.figure import OUTPUT_HELP, _check, _write, figures
 from rti.cli.options import command
 from rti.cli.output import whole_numbers
 from rti.errors import InputError
@@ -19,7 +19,6 @@ def redundancy(
     data: list[Path] = typer.Argument(help="Folders of rti probe redundancy, or the JSON files it wrote there."),
     names: str = typer.Option(None, help="Of several: what to call them, separated by commas. Default: their folders."),
     output: Path = typer.Option(None, "--output", "-o", help=OUTPUT_HELP),
-    paper: bool = PAPER,
 ) -> dict[str, Any]:
     """Where tokens are redundant: in space, over sampling, and through the depth.
 
@@ -33,7 +32,7 @@ def redundancy(
         values = read_data(data[0], "redundancy")
         output = output or (data[0] if data[0].is_dir() else data[0].parent) / "redundancy.png"
         _check(output)
-        return _write(redundancy_figure(values, paper), values, output)
+        return _write(redundancy_figure(values), values, output)
     titles = names.split(",") if names else [(path if path.is_dir() else path.parent).name for path in data]
     if len(titles) != len(data) or len(set(titles)) < len(titles):
         raise InputError(f"names {', '.join(titles)} for {len(data)} models; give --names, a different one each")
@@ -42,7 +41,7 @@ def redundancy(
     if output.with_suffix(".json") in (path / "redundancy.json" if path.is_dir() else path for path in data):
         raise InputError(f"{output} would replace the data of a model; give another --output")
     found = profiles({title: read_data(path, "redundancy") for title, path in zip(titles, data, strict=True)})
-    return _write(profiles_figure(found, paper), {"figure": "profiles", "profiles": found}, output)
+    return _write(profiles_figure(found), {"figure": "profiles", "profiles": found}, output)
 
 
 @figures.command()
