@@ -162,9 +162,7 @@ def plan(study: Study) -> list[Job]:
     jobs = dense[:1]
     for row in study.rows:
         for seed in row.seeds:
-            run = f"{row.name}-{seed}"
-            jobs += [_train(study, row, seed, run), _loss(study, run, study.budgets_of(row))]
-            jobs += [_pictures(study, run, *some) for some in _drawn(study, row)]
+            jobs += _train_and_score(study, row, seed)
         jobs.append(_time(study, row))
     return list({job.name: job for job in (*jobs, *dense)}.values())
 
@@ -186,30 +184,27 @@ def _among(what: str, typed: str | None, allowed: Sequence[str]) -> Sequence[str
     return names
 
 
-def _drawn(study: Study, row: Row) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """Budgets, number and sampling steps of the pictures: budgets of which as many are wanted are drawn together."""
-    budgets = study.budgets_of(row)
-    for images in sorted({count for budget, count in row.images.items() if budget in budgets}):
-        yield tuple(budget for budget in budgets if row.images.get(budget) == images), images, study.sample_steps
-    for budget, several in row.steps_at.items():
-        for steps in several:
-            yield (budget,), row.images.get(budget, study.dense_images), steps
-
-
-def _train(study: Study, row: Row, seed: int, run: str) -> Job:
+def _train_and_score(study: Study, row: Row, seed: int) -> Iterator[Job]:
+    """A row's training with a seed, the losses of its adapter, and its pictures."""
+    run, budgets = f"{row.name}-{seed}", study.budgets_of(row)
     command = ["train", study.model, "--output", f"{FOLDER}/runs/{run}", "--data", study.data]
     command += ["--reduction", row.reduction]
     settings = {"budgets": study.budgets} | study.train | row.settings | {"seed": seed}
     command += [f"--{key.replace('_', '-')}={_typed(value)}" for key, value in settings.items()]
-    return Job("train", run, (*command, *_ending(study)), makes=_adapter(run))
+    yield Job("train", run, (*command, *_ending(study)), makes=_adapter(run))
 
-
-def _loss(study: Study, run: str, budgets: Sequence[int]) -> Job:
-    makes = f"{FOLDER}/losses/{run}.json"
+    losses = f"{FOLDER}/losses/{run}.json"
     command = ["eval", "loss", study.model, "--adapter", _adapter(run), "--data", study.data]
     command += ["--budget", _typed(("dense", *budgets)), "--examples", str(study.loss_examples)]
-    command += ["--seed", str(study.seed), "--output", makes, *_ending(study)]
-    return Job("loss", run, tuple(command), (f"train-{run}",), makes)
+    command += ["--seed", str(study.seed), "--output", losses, *_ending(study)]
+    yield Job("loss", run, tuple(command), (f"train-{run}",), losses)
+
+    for images in sorted({count for budget, count in row.images.items() if budget in budgets}):
+        together = tuple(budget for budget in budgets if row.images.get(budget) == images)  # as many of each are wanted
+        yield _pictures(study, run, together, images, study.sample_steps)
+    for budget, several in row.steps_at.items():
+        for steps in several:
+            yield _pictures(study, run, (budget,), row.images.get(budget, study.dense_images), steps)
 
 
 def _pictures(study: Study, run: str, budgets: tuple[int | str, ...], images: int, steps: int) -> Job:
