@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rti.cli.models import DEVICE_HELP, MODEL_HELP, load_pipeline
-from rti.cli.options import budget_option, command, guidance_option, number_option, seed_option, steps_option
+from rti.cli.models import MODEL_HELP, load_pipeline
+from rti.cli.options import Loading, budget_option, command, guidance_option, number_option, seed_option, steps_option
 from rti.cli.output import say, show_json, whole_numbers
 from rti.cli.probe import CORE, core_of, pairs
 from rti.errors import InputError
@@ -34,7 +34,7 @@ JSON = typer.Option(False, "--json", help="Print one JSON line at the end.")
 
 
 @dataclass(frozen=True)
-class Pictures:
+class Pictures(Loading):
     """What every figure of pictures is told."""
 
     model: str = typer.Argument(help=MODEL_HELP)
@@ -42,15 +42,13 @@ class Pictures:
     seed: int = seed_option(0, help="Seed of the pictures' noise.")
     steps: int = steps_option(None)
     guidance: float = guidance_option()
-    adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
-    device: str = typer.Option("auto", help=DEVICE_HELP)
 
     def open(self, output: Path, moments: int = 1) -> Run:
         """The model, what to draw, and how; the steps to watch are so many."""
         from rti.lab.probes.trajectory import Run
 
         _check(output)
-        pipe = load_pipeline(self.model, self.adapter, device=self.device)
+        pipe = self.load(self.model)
         subjects = self.subjects
         if pipe.backbone.conditioned_on == "labels":
             subjects = [number for text in subjects for number in whole_numbers(text, "labels")]
@@ -65,7 +63,7 @@ class Pictures:
         for folder in folders.values():
             if adapter_folder(folder) is None:
                 raise InputError(f"{folder} holds no adapter")
-        return {name: load_pipeline(str(folder), device=self.device) for name, folder in folders.items()}
+        return {name: load_pipeline(str(folder), None, self.dtype, self.device) for name, folder in folders.items()}
 
     def write(self, figure: Figure, data: dict[str, Any], output: Path) -> dict[str, Any]:
         return _write(figure, data | {"model": self.model}, output)
