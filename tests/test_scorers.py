@@ -278,6 +278,10 @@ def brightness(pictures, entries):
     return [{"score": picture.getpixel((0, 0))[0]} for picture in pictures]
 
 
+def shares(pictures, entries):
+    return [{"score": row["score"] / 100} for row in brightness(pictures, entries)]
+
+
 def test_scores_are_means_over_prompts_with_their_groups(tmp_path):
     folder = make_folder(tmp_path, [("a", "x"), ("b", "x"), ("c", "y")])
     score = score_folder(folder, "clip", brightness, {"model": "m"}, batch=4, progress=False)
@@ -287,7 +291,6 @@ def test_scores_are_means_over_prompts_with_their_groups(tmp_path):
     assert score.summary["score"] == pytest.approx(10.5)
     assert score.summary["groups"] == {"x": 5.5, "y": 20.5}
     assert (score.summary["pictures"], score.summary["prompts"]) == (6, 3)
-    shares = lambda *given: [{"score": row["score"] / 100} for row in brightness(*given)]  # noqa: E731
     by_group = score_folder(folder, "geneval", shares, {}, by_group=True, progress=False)
     assert by_group.summary["score"] == pytest.approx((0.055 + 0.205) / 2)
 

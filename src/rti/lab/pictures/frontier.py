@@ -107,11 +107,11 @@ def _styles(runs: Sequence[Run], dense: dict[str, Any]) -> dict[Line, dict[str, 
 
 
 def _label(axes: Axes, points: Points, texts: Sequence[str], colour: str, others: Sequence[Points]) -> None:
-    """Write texts at points: above those that are above all other lines, below the others."""
+    """Write texts at points: above those that are above all other lines there, below the others."""
     sorted_others = [np.array(sorted(zip(*other, strict=True))).T for other in others]
     for x, y, text in zip(*points, texts, strict=False):
         if text:
-            top = all(y >= np.interp(x, *other) for other in sorted_others)
+            top = all(y >= np.interp(x, *other, left=-np.inf, right=-np.inf) for other in sorted_others)
             place = dict(xytext=(0, 5), ha="center", va="bottom") if top else dict(xytext=(4, -3), ha="left", va="top")
             axes.annotate(text, (x, y), textcoords="offset points", fontsize=7, color=colour, **place)
 
