@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from rti.cli.figure import OUTPUT_HELP, _check, _write, figures
+from rti.cli.figure import OUTPUT_HELP, check_png, figures, write_figure
 from rti.cli.options import command
 
 RUNS = typer.Argument(
@@ -54,10 +54,10 @@ def _frontier(name: str, metrics: str, against: str, text: str) -> Callable[...,
         from rti.lab.pictures.frontier import frontier_figure
         from rti.lab.pictures.scored_runs import add_speedups, read_runs
 
-        _check(output)
+        check_png(output)
         rows = add_speedups(read_runs(runs), against, speeds or ())
         figure = frontier_figure(rows, metrics.split(","), against)
-        return _write(figure, {"figure": name, "against": against, "rows": rows}, output)
+        return write_figure(figure, {"figure": name, "against": against, "rows": rows}, output)
 
     draw.__doc__ = text
     return draw
