@@ -9,7 +9,7 @@ import typer
 
 from rti.cli.models import DEVICE_HELP, MODEL_HELP
 from rti.cli.options import command, number_option
-from rti.cli.output import show_error, show_table
+from rti.cli.output import show_error, show_values
 from rti.errors import InputError, check_choice
 
 LENGTH = 256  # MiniT2I's
@@ -67,18 +67,16 @@ def encode(
         CacheWriter(output, encoder, text_encoder, length or LENGTH, dtype) as writer,
     ):
         missing, encoded = writer.missing(captions), 0
-        with tqdm(total=len(missing), desc="encoding", unit=" captions", delay=1) as bar:
-            for done in writer.encode(missing, batch):
-                bar.update(done)
-                encoded += done
-                if stopping:
-                    break
+        batches = -(-len(missing) // batch)
+        for done in tqdm(writer.encode(missing, batch), desc="encoding", total=batches, unit=" batches", delay=1):
+            encoded += done
+            if stopping:
+                break
 
-    shards, distinct = list(output.glob("states-*.safetensors")), len(set(captions))
-    size = round(sum(path.stat().st_size for path in shards) / 1e6, 3)
+    sizes, distinct = [path.stat().st_size for path in output.glob("states-*.safetensors")], len(set(captions))
     values = {"captions": len(captions), "distinct": distinct, "already_there": distinct - len(missing)}
-    values |= {"encoded": encoded, "shards": len(shards), "megabytes": size}
-    show_table(f"rti encode {data}", ("", ""), [(name.replace("_", " "), value) for name, value in values.items()])
+    values |= {"encoded": encoded, "shards": len(sizes), "megabytes": round(sum(sizes) / 1e6, 3)}
+    show_values(f"rti encode {data}", values)
     if encoded < len(missing):
         show_error(f"interrupted with {len(missing) - encoded} captions to go; run the same command again to go on")
         raise typer.Exit(130)

@@ -60,7 +60,8 @@ def _load(address: str, target: Path, quiet: bool) -> None:
         patience = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE, sock_read=_SILENCE)
         options = {"encoded": True, "client_kwargs": {"trust_env": True, "timeout": patience}}
     filesystem, path = fsspec.url_to_fs(address, **options)
-    bar = fsspec.callbacks.NoOpCallback() if quiet else fsspec.callbacks.TqdmCallback({"desc": target.name})
+    shown = {"desc": target.name, "unit": "B", "unit_scale": True, "disable": quiet}
+    bar = fsspec.callbacks.TqdmCallback(shown)
     with whole_file(target) as part:
         for pause in (0.25, 0.5, None):  # seconds before another try
             try:
