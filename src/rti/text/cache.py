@@ -88,12 +88,7 @@ class CacheWriter(AbstractContextManager):
     def __init__(self, folder: str | Path, encoder: TextEncoder, name: str, length: int, dtype: str = DTYPES[0]):
         self.folder, self.encoder, self.pending = Path(folder), encoder, {}
         # The name is for people: folders move.
-        wanted: dict[str, Any] = {
-            "encoder": name,
-            "fingerprint": fingerprint(encoder),
-            "length": length,
-            "dtype": dtype,
-        }
+        wanted = {"encoder": name, "fingerprint": fingerprint(encoder), "length": length, "dtype": dtype}
         self.cache = TextCache(folder) if (self.folder / CONFIG).is_file() else None
         self.settings = self.cache.settings if self.cache else wanted | {"width": None, "format": FORMAT}
         for key in ("length", "dtype", "fingerprint"):

@@ -59,8 +59,9 @@ class T5TextEncoder:
         """From the hub, or from a folder: a T5, or a pipeline's with `text_encoder` and `tokenizer` in it."""
         from transformers import AutoTokenizer, T5EncoderModel
 
-        folder, encoder, tokenizer = local_path(source), source, source
-        if folder.is_file():
+        folder = local_path(source)
+        encoder = tokenizer = folder if folder.is_dir() else source
+        if folder.exists() and not folder.is_dir():
             raise InputError(f"text encoder {source} is a file; allowed: a folder, or a name on the hub")
         if (folder / "text_encoder").is_dir():
             encoder, tokenizer = folder / "text_encoder", folder / "tokenizer"
