@@ -12,8 +12,6 @@ from urllib.parse import unquote, urlsplit
 from rti.errors import InputError
 from rti.files import first_line, in_one_line, whole_file
 
-_SILENCE = 60  # seconds without a byte, after which a connection counts as broken
-
 
 def cache_folder() -> Path:
     """$RTI_CACHE, else rti in the user's cache folder."""
@@ -56,12 +54,12 @@ def _load(address: str, target: Path, quiet: bool) -> None:
     if address.startswith("http"):
         import aiohttp
 
-        # An address is taken as it is written, and proxies are asked as the environment says.
-        patience = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE, sock_read=_SILENCE)
+        # An address is taken as it is written, proxies are asked as the environment says, and a connection counts as
+        # broken after a minute without a byte, however long a file takes as a whole.
+        patience = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
         options = {"encoded": True, "client_kwargs": {"trust_env": True, "timeout": patience}}
     filesystem, path = fsspec.url_to_fs(address, **options)
-    shown = {"desc": target.name, "unit": "B", "unit_scale": True, "disable": quiet}
-    bar = fsspec.callbacks.TqdmCallback(shown)
+    bar = fsspec.callbacks.TqdmCallback({"desc": target.name, "unit": "B", "unit_scale": True, "disable": quiet})
     with whole_file(target) as part:
         for pause in (0.25, 0.5, None):  # seconds before another try
             try:
