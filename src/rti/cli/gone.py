@@ -22,6 +22,7 @@ GONE: list[Gone] = [
     Gone("eval scenes", "--reuse", "the same --output goes on with what it has, budget by budget"),
     Gone("score fid", "--extractor", _EXTRACTOR),
     Gone("score is", "--extractor", _EXTRACTOR),
+    Gone("web", "--study", "the table and the figures of a study are in its folder: rti study PLAN --report"),
 ]
 
 
