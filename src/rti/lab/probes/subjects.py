@@ -13,7 +13,7 @@ import numpy as np
 
 from rti.errors import InputError, check_whole
 from rti.lab import scenes
-from rti.lab.pictures.prompts.sources import read_text
+from rti.lab.pictures.prompts import read_text
 from rti.pipeline import Pipeline
 from rti.text.words import WordEncoder
 
