@@ -42,11 +42,10 @@ def test_both_pictures_are_those_of_the_pipeline_from_the_same_noise(studio):
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-@pytest.mark.parametrize("guidance", [1.0, 2.0])
-def test_the_overlay_shows_the_regions_of_the_last_step(studio, steps, guidance):
-    last = last_of(studio, PROMPT, 10, 5, guidance, steps)
+def test_the_overlay_shows_the_regions_of_the_last_step(studio, steps):
+    last = last_of(studio, PROMPT, 10, 5, 1.0, steps)
     noise = torch.Generator().manual_seed(5)
-    settings = dict(num_inference_steps=steps, guidance_scale=guidance, generator=noise, progress=False)
+    settings = dict(num_inference_steps=steps, guidance_scale=1.0, generator=noise, progress=False)
     drawn = studio.pipe(PROMPT, budget=10, return_regions=True, **settings)
     expected = draw_regions(drawn.images[0], drawn.regions[0], studio.backbone.grid)
     assert np.array_equal(last.overlay, expected)
@@ -96,7 +95,7 @@ def test_two_runs_at_once_draw_one_after_the_other(studio):
     [
         ({"subject": " "}, "prompt"),
         ({"subject": None}, "prompt"),
-        ({"subject": "a" * (LONGEST_PROMPT + 1)}, "1,001 characters"),
+        ({"subject": "a" * (LONGEST_PROMPT + 1)}, "1,001"),
         ({"seed": -1}, "seed"),
         ({"seed": None}, "seed"),
         ({"steps": 0}, "steps"),
@@ -121,7 +120,7 @@ def test_a_model_of_labels_takes_labels():
     assert "times as fast" in last_of(studio, 3, 8, steps=1).message
     assert studio.text_tokens is None
     for label in (10, -1, "cat", None):
-        with refused("label"):
+        with refused("0 to 9"):
             last_of(studio, label, 8, steps=1)
 
 

@@ -29,7 +29,7 @@ except ImportError:
 TITLE = "Region tokens: one checkpoint, every compute budget"
 CSS = """
 .gradio-container {max-width: min(1100px, 100vw) !important; margin: auto}
-#status {min-height: 5em}
+#status {min-height: 3em}
 #status .wrap {overflow: visible !important}  /* where Gradio tells the place in line */
 """
 LOOK = dict(interactive=False, format="png", buttons=["download"], height=380)  # of every picture
@@ -82,14 +82,15 @@ def _draw_tab(studio: Studio) -> None:
         guidance = gradio.Number(scale, minimum=0, maximum=100, label="Guidance", min_width=80, elem_id="guidance")
         whole = dict(precision=0, minimum=0, maximum=LARGEST_SEED)
         seed = gradio.Number(0, label="Seed", min_width=80, elem_id="seed", **whole)
-    inputs = [subject, budget, seed, guidance, steps]
-    if words is not None:
-        inputs.append(gradio.Slider(1, words, words, step=1, label=f"Text budget: text tokens, of {words}"))
+        inputs = [subject, budget, seed, guidance, steps]
+        if words is not None:
+            text = dict(step=1, label=f"Text tokens, of {words}", scale=2, elem_id="text_budget")
+            inputs.append(gradio.Slider(1, words, words, **text))
+    status = gradio.Markdown("Both pictures start from the same noise.", elem_id="status")
     with gradio.Row():
         dense = gradio.Image(label="Dense: every patch a token", elem_id="dense", **LOOK)
         region = gradio.Image(label="Region tokens", elem_id="region", **LOOK)
         overlay = gradio.Image(label="Its regions", elem_id="overlay", **LOOK)
-    status = gradio.Markdown("Both pictures start from the same noise.", elem_id="status")
 
     def generate(*values: Any) -> Iterator[Any]:
         try:
@@ -107,7 +108,8 @@ def _draw_tab(studio: Studio) -> None:
         show_progress_on=status,
     )
     hidden = dict(queue=False, show_progress="hidden", api_visibility="private")
-    stop.click(lambda: "Stopped.", None, status, cancels=[drawing], **hidden)
+    stop.click(None, cancels=[drawing], **hidden)
+    drawing.failure(lambda: "Stopped.", None, status, **hidden)  # which to Gradio is also what was cancelled
 
 
 def _photograph_tab() -> None:

@@ -66,8 +66,9 @@ class Studio:
         check_whole("the budget", budget, self.backbone.patches)
         check_whole("the seed", seed, LARGEST_SEED, least=0)
         check_whole("the number of steps", steps, MOST_STEPS)
-        length = LONGEST_PROMPT if self.by_label else len((subject or "").strip())
-        if not 0 < length <= LONGEST_PROMPT:
+        if self.by_label:
+            check_whole("the label", subject, self.backbone.config.num_classes - 1, least=0)
+        elif not 0 < (length := len((subject or "").strip())) <= LONGEST_PROMPT:
             raise InputError(f"the prompt must have from 1 to {LONGEST_PROMPT:,} characters, got {length:,}")
         asked = dict(prompt=subject, num_inference_steps=steps, guidance_scale=guidance)
         budgets = dict(budget=budget, text_budget=None if text_budget == self.text_tokens else text_budget)
