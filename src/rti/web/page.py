@@ -61,11 +61,11 @@ def build_page(studio: Studio) -> gradio.Blocks:
 
 
 def _draw_tab(studio: Studio) -> None:
-    patches, words, examples = studio.backbone.patches, studio.text_tokens, studio.examples
+    model, words, examples = studio.backbone, studio.text_tokens, studio.examples
     with gradio.Row(equal_height=True):
         about = dict(scale=6, elem_id="subject")
         if studio.by_label:
-            last = studio.backbone.config.num_classes - 1
+            last = model.config.num_classes - 1
             about |= dict(precision=0, minimum=0, maximum=last)
             subject = gradio.Number(examples[0], label=f"Class label, 0 to {last}", **about)
         else:
@@ -75,17 +75,14 @@ def _draw_tab(studio: Studio) -> None:
     if not studio.by_label:
         gradio.Examples(examples, subject)
     with gradio.Row():
-        label, quarter = f"Budget: regions, of {patches} patches", resolve_budget(0.25, patches)
-        budget = gradio.Slider(1, patches, quarter, step=1, label=label, scale=3, elem_id="budget")
+        label, quarter = f"Budget: regions, of {model.patches} patches", resolve_budget(0.25, model.patches)
+        budget = gradio.Slider(1, model.patches, quarter, step=1, label=label, scale=3, elem_id="budget")
         steps = gradio.Slider(1, MOST_STEPS, STEPS, step=1, label="Sampling steps", scale=2, elem_id="steps")
-        scale = studio.backbone.flow.guidance_scale
-        guidance = gradio.Number(scale, minimum=0, maximum=100, label="Guidance", min_width=80, elem_id="guidance")
-        whole = dict(precision=0, minimum=0, maximum=LARGEST_SEED)
-        seed = gradio.Number(0, label="Seed", min_width=80, elem_id="seed", **whole)
+        guidance = gradio.Number(model.flow.guidance_scale, minimum=0, maximum=100, label="Guidance", min_width=80)
+        seed = gradio.Number(0, precision=0, minimum=0, maximum=LARGEST_SEED, label="Seed", min_width=80)
         inputs = [subject, budget, seed, guidance, steps]
         if words is not None:
-            text = dict(step=1, label=f"Text tokens, of {words}", scale=2, elem_id="text_budget")
-            inputs.append(gradio.Slider(1, words, words, **text))
+            inputs.append(gradio.Slider(1, words, words, step=1, label=f"Text tokens, of {words}", scale=2))
     status = gradio.Markdown("Both pictures start from the same noise.", elem_id="status")
     with gradio.Row():
         dense = gradio.Image(label="Dense: every patch a token", elem_id="dense", **LOOK)

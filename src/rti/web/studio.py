@@ -42,8 +42,7 @@ class Studio:
     def __init__(self, pipe: Pipeline, int8: bool = False):
         if pipe.elastic is None:
             raise InputError("the page compares a budget with dense, and this model has no adapter; give --adapter")
-        self.pipe, self.int8 = pipe, int8
-        self.backbone, self.elastic = pipe.backbone, pipe.elastic
+        self.pipe, self.backbone, self.elastic, self.int8 = pipe, pipe.backbone, pipe.elastic, int8
         self.by_label = self.backbone.conditioned_on != "text"
         self.examples = [0] if self.by_label else list(PROMPTS)
         text = self.elastic.reduction.text  # None where the number of text tokens cannot be turned down
