@@ -144,10 +144,7 @@ def _sentence(text: str) -> str:
 
 
 def launch(page: gradio.Blocks, host: str | None = "127.0.0.1", port: int | None = None) -> str:
-    """Serve the page in the background and give back its address; `page.block_thread()` waits for Ctrl-C.
-
-    Host None leaves it to GRADIO_SERVER_NAME, as on a Space.
-    """
+    """Serve the page in the background: its address. Host None leaves it to GRADIO_SERVER_NAME, as on a Space."""
     fonts = dict(font=["ui-sans-serif", "system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     try:
         _, address, _ = page.launch(
