@@ -28,8 +28,7 @@ import torch
 from tqdm import tqdm
 
 from rti.cli import main
-from rti.loading import build, randomise
-from rti.loading import save_backbone
+from rti.loading import build, randomise, save_backbone
 
 SIZES = dict(input_size=32, patch_size=4, hidden_size=32, depth=4, num_heads=2, bottleneck_dim=8, num_classes=56)
 SIZES |= dict(in_context_len=2, in_context_start=1, noise_scale=1.0)

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import torch
 
-from rti.loading import load_backbone
-from rti.loading import save_backbone
+from rti.loading import load_backbone, save_backbone
 from rti.shipped import MODELS
 from rti.text.encoder import load_text_encoder, text_encoder_of
 

@@ -2,13 +2,15 @@
 
 import http.server
 import multiprocessing
+import pickle
 import threading
 
 import pytest
 import torch
 
-from rti.data import BrokenExample, Mixture, Tolerant, open_data
-from rti.data.fetch import cache_folder, download
+from rti.data import BrokenExample, Mixture, Order, Tolerant, open_data
+from rti.data.fetch import cache_folder, fetch
+from rti.data.shards import WINDOW
 from rti.errors import InputError
 from test_data_source import colour_of, plain, write_tar
 
@@ -93,19 +95,92 @@ def test_a_failed_download_leaves_nothing(server, cache):
 
 
 def test_what_is_not_there_is_not_asked_for_again(server, cache):
-    with pytest.raises(InputError, match=r"cannot download .*gone\.tar: Not Found"):
+    with pytest.raises(InputError, match=r"cannot download .*gone\.tar: HTTP Error 404: Not Found"):
         open_data(f"{server.url}/gone.tar", 8)
     assert len(server.requests) == 1
 
 
 def test_processes_that_start_together_load_once(server, cache):
     context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=download, args=(f"{server.url}/shard.tar",)) for _ in range(4)]
+    processes = [context.Process(target=fetch, args=(f"{server.url}/shard.tar",)) for _ in range(4)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * 4 and len(server.requests) == 1
+
+
+def test_shards_of_any_store_that_fsspec_knows(shard, cache):
+    import fsspec
+
+    with fsspec.open("memory://bucket/shard.tar", "wb") as file:
+        file.write(shard.read_bytes())
+    assert [open_data("memory://bucket/{shard,shard}.tar", 8)[index].caption for index in range(3)][-1] == "red"
+    fsspec.filesystem("memory").rm("/bucket", recursive=True)
+    assert len(open_data("memory://bucket/shard.tar", 8)) == 2  # it is in the cache
+    with pytest.raises(InputError, match=r"cannot download memory://bucket/gone\.tar"):
+        open_data("memory://bucket/gone.tar", 8)
+
+
+COUNTS = (3, 1, 4, 0, 2, 5, 2, 3, 1, 4)  # examples in each of ten shards
+
+
+@pytest.fixture
+def many(server, shard):
+    """The address of ten shards of different lengths; captions tell shard and number. One has a broken picture."""
+    for number, count in enumerate(COUNTS):
+        members = []
+        for example in range(count):
+            picture = b"broken" if (number, example) == (2, 1) else plain()
+            members += [(f"{example}.png", picture), (f"{example}.txt", f"{number} {example}".encode())]
+        write_tar(shard.parent / f"many{number}.tar", members)
+    return server.url + "/many{0..9}.tar"
+
+
+def captions_of(source, positions) -> list[str]:
+    order, examples = Order.of(source, 3), Tolerant(source)
+    return [examples[order.index(position)].example.caption for position in positions]
+
+
+def test_many_remote_shards_are_loaded_in_turn(server, many, cache):
+    """Bug 14 of the review: all of them were loaded before the first step."""
+    source = open_data(many, 8, seed=5)
+    first = captions_of(source, range(1))
+    assert len(set(server.requests)) <= 2 * WINDOW  # this window, and the next behind our back
+    epoch = sum(COUNTS)
+    seen = first + captions_of(source, range(1, 3 * epoch))
+    assert sorted(server.requests) == [f"/many{number}.tar" for number in range(10)]
+    every = {f"{number} {example}" for number, count in enumerate(COUNTS) for example in range(count)}
+    for start in (0, epoch, 2 * epoch):
+        drawn = seen[start : start + epoch]
+        assert len(drawn) == epoch and set(drawn) == every - {"2 1"}  # another stands in for the broken one
+    assert len({tuple(seen[start : start + epoch]) for start in (0, epoch, 2 * epoch)}) == 3
+    shards = [caption.split()[0] for caption in seen[:epoch]]
+    assert shards != sorted(shards) and len(set(shards[:4])) > 1  # shards are mixed within a window
+
+
+def test_many_remote_shards_go_on_exactly_where_they_were(server, many, cache, monkeypatch):
+    """From any position, in another process, and where the cache was lost in between."""
+    positions = [*range(0, 60, 7), 3, 26, 59]
+    expected = dict(enumerate(captions_of(open_data(many, 8, seed=5), range(60))))
+    source = open_data(many, 8, seed=5)
+    assert captions_of(source, positions) == [expected[position] for position in positions]
+    assert captions_of(pickle.loads(pickle.dumps(source)), positions) == [expected[position] for position in positions]
+    monkeypatch.setenv("RTI_CACHE", str(cache / "lost"))
+    assert captions_of(open_data(many, 8, seed=5), [17]) == [expected[17]]
+    assert captions_of(open_data(many, 8, seed=6), range(60)) != list(expected.values())
+    mixed = open_data(f"{many}@1,scenes@1", 64, seed=5)
+    assert captions_of(mixed, range(40)) == captions_of(open_data(f"{many}@1,scenes@1", 64, seed=5), range(40))
+    assert sorted(source.captions()) == sorted(f"{n} {e}" for n, count in enumerate(COUNTS) for e in range(count))
+
+
+def test_many_remote_shards_that_are_wrong(server, many, cache, shard):
+    for number in range(10):
+        write_tar(shard.parent / f"many{number}.tar", [])
+    with pytest.raises(InputError, match="is empty: none of its 10 shards holds a picture"):
+        open_data(many, 8)
+    with pytest.raises(InputError, match=r"cannot download .*Not Found"):
+        open_data(server.url + "/gone{0..9}.tar", 8)
 
 
 def test_cache_folder(monkeypatch, tmp_path):
@@ -185,7 +260,7 @@ WRONG = {
     "scenes,scenes": "needs a weight, as A@0.5,B@2; 'scenes'",
     "scenes@0,scenes@1": "weights must be positive numbers, got 0",
     "scenes@nan,scenes@1": "weights must be positive numbers, got nan",
-    "ftp://host/x.tar": "does not exist",
+    "nowhere://host/x.tar": "cannot download nowhere://host/x.tar: Protocol not known",
     "hf:": "the form is hf:NAME",
     "hf:/no/such/folder": "cannot load hf:/no/such/folder",
     "http://127.0.0.1:1/x.tar": "cannot download",

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from rti.data import BrokenExample, Tolerant, open_data
 from rti.data.braces import expand_braces, split_commas
 from rti.data.shards import ShardSource
+from rti.data.tar_index import PICTURE
 from rti.errors import InputError
 from test_data_source import BROKEN, FORMS, colour_of, encode_picture, noise, plain, write_tar
 
@@ -172,7 +173,7 @@ def test_long_names_in_every_tar_format(tmp_path, form):
 def test_a_torn_tar_is_used_as_far_as_it_goes(tmp_path):
     whole = ShardSource(write_tar(tmp_path / "a.tar", captioned(6)), 8)
     data = (tmp_path / "a.tar").read_bytes()
-    offset, size = whole.columns.picture[4]
+    offset, size = whole.members[4, PICTURE]
     torn_picture, torn_header = tmp_path / "b.tar", tmp_path / "c.tar"
     torn_picture.write_bytes(data[: offset + size // 2])
     torn_header.write_bytes(data[: offset - 300])
@@ -203,7 +204,7 @@ def test_a_torn_caption_or_picture_at_the_end_is_broken_not_short(tmp_path):
 def test_a_damaged_header_ends_the_shard_and_is_told(tmp_path):
     whole = ShardSource(write_tar(tmp_path / "a.tar", captioned(4)), 8)
     data = bytearray((tmp_path / "a.tar").read_bytes())
-    header = int(whole.columns.picture[2][0]) - 512
+    header = int(whole.members[2, PICTURE, 0]) - 512
     data[header : header + 512] = b"\xa5" * 512
     (tmp_path / "a.tar").write_bytes(data)
     source = ShardSource(tmp_path / "a.tar", 8)
@@ -290,7 +291,7 @@ def test_indexes_of_large_shards_are_kept(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("rti.data.tar_index.index_tar", lambda path: pytest.fail("indexed again"))
         again = ShardSource(path, 8)
-    assert all(map(np.array_equal, again.columns, fresh.columns)) and again.describe() == fresh.describe()
+    assert np.array_equal(again.members, fresh.members) and again.describe() == fresh.describe()
     kept.write_bytes(kept.read_bytes()[:3000])
     assert len(ShardSource(path, 8)) == 1000  # a damaged one is made anew
     write_tar(path, [("x.png", picture), ("x.txt", b"other"), *members])

@@ -9,7 +9,6 @@ import pytest
 from rti.lab.pictures.frontier import frontier_figure
 from rti.lab.pictures.scored_runs import add_speedups, read_runs
 from rti.lab.plots import COLOURS, GREY
-from rti.lab.probes import paper
 from rti.lab.probes.figures import profiles, profiles_figure, walks, walks_figure
 from test_cli import run, run_json
 from test_compare import make_run
@@ -236,16 +235,15 @@ def test_profiles_are_drawn_over_the_relative_depth_a_panel_for_each_size(tmp_pa
     run_json(capsys, "figure", "redundancy", *folders, "--names", "a,b,c", "-o", output)
     found = json.loads(output.with_suffix(".json").read_text())["profiles"]
     assert [(name, one["rise"]) for name, one in found.items()] == [("a", 0.2), ("b", 0.02), ("c", 0.4)]
-    figure = profiles_figure(found, with_paper=True)
+    figure = profiles_figure(found)
     left, right = figure.axes
     assert [axes.get_title() for axes in figure.axes] == ["256 x 256 pixels", "512 x 512 pixels"]
     assert lines_of(left) == {"b": near([(0, 70), (0.5, 72), (1, 71)])}
     drawn = lines_of(right)
     assert drawn["a"] == near([(0, 60), (0.25, 70), (0.5, 80), (0.75, 70), (1, 65)])
     assert drawn["c"] == near([(0, 50), (1, 90)])
-    assert len(drawn[paper.MODEL]) == 17  # beside models of its own size
     assert left.get_ylim() == right.get_ylim()
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["b", "a", "c", paper.MODEL]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["b", "a", "c"]
 
 
 def test_profiles_without_a_name_for_the_figure_are_refused(capsys, tmp_path):
@@ -256,9 +254,9 @@ def test_profiles_without_a_name_for_the_figure_are_refused(capsys, tmp_path):
 
 
 def test_data_from_before_sizes_were_kept_is_one_panel(tmp_path):
-    figure = profiles_figure(profiles({"a": probe([0.6, 0.7]), "b": probe([0.5, 0.8], 256)}), with_paper=True)
+    figure = profiles_figure(profiles({"a": probe([0.6, 0.7]), "b": probe([0.5, 0.8], 256)}))
     (axes,) = figure.axes
-    assert list(lines_of(axes)) == ["a", "b", paper.MODEL]
+    assert list(lines_of(axes)) == ["a", "b"]
 
 
 # Refusals.

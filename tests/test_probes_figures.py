@@ -12,7 +12,7 @@ import rti
 from rti.flow import picture_generator
 from rti.images import enlarge, to_pil
 from rti.lab.plots import COLOURS
-from rti.lab.probes import figures, paper
+from rti.lab.probes import figures
 from rti.lab.probes.gallery import fade, gallery, glow, methods, overlay, tint_groups
 from rti.lab.probes.groupings import Row
 from test_cli import DATA, run, run_json
@@ -35,6 +35,12 @@ def redundancy() -> dict:
     }
 
 
+GROUPINGS = (
+    *("gaps of the features (paper)", "fixed boundaries", "feature similarity"),
+    *("latent array", "token skip"),
+)
+
+
 def enumerate_shift(kinds):
     return [(0.1 * place, kind) for place, kind in enumerate(kinds)]
 
@@ -50,7 +56,7 @@ def bars(names, **measures) -> dict:
 
 def groupings() -> dict:
     return bars(
-        [*paper.GROUPINGS, "merge on the features", "merge on the estimate (ours)"],
+        [*GROUPINGS, "merge on the features", "merge on the estimate (ours)"],
         spread=[0.5, 0.7, 3.2, 5.9, None, 0.6, 0.5],
         size_detail=[0.4, 0.0, -0.1, 0.2, None, 0.5, 0.6],
         retained=[0.72, 0.68, 0.74, -0.2, 0.5, 0.76, 0.76],
@@ -58,7 +64,7 @@ def groupings() -> dict:
 
 
 def orders() -> dict:
-    return bars(list(paper.ORDERS), retained=[0.7, 0.6, 0.6], spread_per_patch=[1.1, 1.4, 2.4])
+    return bars(["hilbert", "morton", "raster"], retained=[0.7, 0.6, 0.6], spread_per_patch=[1.1, 1.4, 2.4])
 
 
 def routing() -> dict:
@@ -69,16 +75,16 @@ def routing() -> dict:
     return {"patches": 256, "prompts": 4, "times": TIMES, "rows": rows}
 
 
-def lorenz(with_paper: bool):
+def lorenz():
     curve = redundancy()["lorenz"]["share_of_detail"]
-    return figures.lorenz_figure({"drawn": curve, "photographs": curve[::-1][::-1]}, with_paper)
+    return figures.lorenz_figure({"drawn": curve, "photographs": curve[::-1][::-1]})
 
 
 DRAWN = {
-    "redundancy": lambda with_paper: figures.redundancy_figure(redundancy(), with_paper),
-    "groupings": lambda with_paper: figures.groupings_figure(groupings(), with_paper),
-    "orders": lambda with_paper: figures.orders_figure(orders(), with_paper),
-    "routing": lambda with_paper: figures.routing_figure(routing(), with_paper),
+    "redundancy": lambda: figures.redundancy_figure(redundancy()),
+    "groupings": lambda: figures.groupings_figure(groupings()),
+    "orders": lambda: figures.orders_figure(orders()),
+    "routing": lambda: figures.routing_figure(routing()),
     "lorenz": lorenz,
 }
 
@@ -106,10 +112,9 @@ def texts_of(figure) -> list:
     ]
 
 
-@pytest.mark.parametrize("with_paper", [False, True])
 @pytest.mark.parametrize("name", DRAWN)
-def test_no_text_lies_on_another_or_leaves_the_figure(name, with_paper):
-    figure = DRAWN[name](with_paper)
+def test_no_text_lies_on_another_or_leaves_the_figure(name):
+    figure = DRAWN[name]()
     shown = texts_of(figure)
     assert len(shown) > 10
     for (first, a), (second, b) in itertools.combinations(shown, 2):
@@ -138,18 +143,6 @@ def test_data_that_lacks_something_or_has_it_in_another_shape_is_refused(name):
                     draw(make() | {key: value})
 
 
-def test_a_value_of_the_paper_far_off_is_said_at_the_edge_and_does_not_stretch_the_axis():
-    spread = figures.groupings_figure(groupings() | {"rows": groupings()["rows"][:3]}, True).axes[0]
-    assert 3.2 < spread.get_xlim()[1] < 8
-    low = groupings()
-    for row in low["rows"]:
-        row["spread"] = row["spread"] and 0.1 * row["spread"]
-    figure = figures.groupings_figure(low, True)
-    assert figure.axes[0].get_xlim()[1] < 2  # the paper has 5.16 and 11.35 there
-    assert {"\N{RIGHTWARDS ARROW} 5.16", "\N{RIGHTWARDS ARROW} 11.35"} <= {text for text, _ in texts_of(figure)}
-    assert "diamonds and arrow" in figure.get_suptitle()
-
-
 def test_a_lorenz_curve_of_one_point_is_refused():
     with refused("damaged"):
         figures.lorenz_figure({"x": [1.0]})
@@ -157,7 +150,7 @@ def test_a_lorenz_curve_of_one_point_is_refused():
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_every_axis_says_what_it_shows(name):
-    for axes in DRAWN[name](False).axes:
+    for axes in DRAWN[name]().axes:
         assert axes.get_xlabel()
         assert axes.get_ylabel() or name in ("groupings", "orders")  # whose other axis has the names of the rows
 
@@ -174,13 +167,11 @@ def test_the_lines_are_the_data():
 
 
 def test_the_bars_are_the_data_and_a_method_without_groups_says_so():
-    figure = figures.groupings_figure(groupings(), True)
+    figure = figures.groupings_figure(groupings())
     spread, _, retained = figure.axes
     widths = [patch.get_width() for patch in retained.patches]
     assert widths == pytest.approx([72, 68, 74, -20, 50, 76, 76])
     assert [text.get_text() for text in spread.texts].count("no groups") == 1
-    diamonds = next(line for line in retained.lines if line.get_marker() == "D")
-    assert list(diamonds.get_xdata()) == pytest.approx([73, 67, 74, -8, 26])
 
 
 def test_a_ratio_that_is_not_known_is_not_drawn():
@@ -197,7 +188,7 @@ def plain(size: int = 64) -> Image.Image:
     return Image.new("RGB", (size, size), (100, 100, 100))
 
 
-def test_groups_that_touch_have_different_colours_and_a_group_has_one():
+def test_neighbours_along_the_order_have_different_colours_and_a_group_has_one():
     groups = torch.tensor([0, 0, 1, 1, 0, 2, 2, 1, 3, 3, 2, 4, 3, 3, 4, 4])
     tinted = tint_groups(plain(), groups, (4, 4))
     side = tinted.width // 4
@@ -291,13 +282,13 @@ def test_methods_are_drawn_by_what_they_offer(family):
 def test_figures_are_written_as_png_svg_and_json_the_same_each_time(capsys, tmp_path):
     for name, make in (("redundancy", redundancy), ("orders", orders)):
         (tmp_path / f"{name}.json").write_text(json.dumps(make() | {"probe": name}))
-        values = run_json(capsys, "figure", name, tmp_path, "--paper", "-o", tmp_path / "out" / f"{name}.png")
+        values = run_json(capsys, "figure", name, tmp_path, "-o", tmp_path / "out" / f"{name}.png")
         first = [(tmp_path / "out" / f"{name}{ending}").read_bytes() for ending in (".png", ".svg", ".json")]
         assert first[0][:4] == b"\x89PNG"
         assert b"<svg" in first[1]
         assert json.loads(first[2]) == json.loads((tmp_path / f"{name}.json").read_text())
         assert values["output"].endswith(f"{name}.png")
-    run_json(capsys, "figure", "orders", tmp_path, "--paper", "-o", tmp_path / "again.png")
+    run_json(capsys, "figure", "orders", tmp_path, "-o", tmp_path / "again.png")
     assert (tmp_path / "again.svg").read_bytes() == first[1]
 
 

@@ -24,10 +24,9 @@ from rti.data import Example, Source
 from rti.loading import build
 from rti.method.reductions.skip import SkipConfig
 from rti.presets import FROM_SCRATCH, PRESETS, SCENES_TRAINING
-from rti.training.adaptation import Adaptation
 from rti.training.config import PretrainConfig, TrainConfig, preset_values
 from rti.training.draws import DrawSettings, draw
-from rti.training.elastic import Dial
+from rti.training.elastic import Adaptation, Dial
 from rti.training.state import CannotSave, checkpoints
 from rti.training.stream import Stream, collate
 from rti.training.trainer import Trainer, frozen_parameters
@@ -377,7 +376,7 @@ def _no_space() -> None:
 
 def test_an_adapter_or_a_sheet_that_cannot_be_written_does_not_end_the_run(tmp_path, monkeypatch, capsys):
     trainer = make_trainer(tmp_path / "run", steps=5, save_every=2, sample_every=2, sample_steps=1)
-    monkeypatch.setattr(trainer.task, "sheet", _no_space)
+    monkeypatch.setattr("rti.training.trainer.draw_sheet", lambda task: _no_space())
     save = trainer.task.save
     monkeypatch.setattr(trainer.task, "save", lambda *values: _no_space() if trainer.step == 4 else save(*values))
     trainer.run()
@@ -405,7 +404,8 @@ def test_a_signal_in_the_middle_of_an_exchange_is_not_lost(tmp_path, monkeypatch
 
 def test_a_signal_while_samples_are_drawn_still_saves_the_step(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path / "run", steps=50, save_every=50, sample_every=3)
-    monkeypatch.setattr(trainer.task, "sheet", lambda: os.kill(os.getpid(), signal.SIGTERM) or _no_space())
+    stop = lambda task: os.kill(os.getpid(), signal.SIGTERM) or _no_space()  # noqa: E731
+    monkeypatch.setattr("rti.training.trainer.draw_sheet", stop)
     trainer.run()
     assert make_trainer(tmp_path / "run", steps=50).step == 3
 

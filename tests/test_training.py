@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import rti
-from rti.parsing import parse_arguments
+from rti.parsing import convert_stored, parse_pairs
 from rti.training.average import MovingAverage
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial, ElasticObjective, blur, draw_dial
@@ -27,28 +27,25 @@ class Settings:
     name: str | None = None
 
 
-def test_settings_are_parsed_by_their_types():
-    words = ["--steps", "5", "--rate=2e-3", "--flip", "--budgets", "4,8,16", "--core", "3,13", "--name", "none"]
-    assert parse_arguments(words, Settings) == {
-        "steps": 5, "rate": 2e-3, "flip": True, "budgets": (4, 8, 16), "core": (3, 13), "name": None
-    }  # fmt: skip
-    assert parse_arguments(["--no-flip"], Settings) == {"flip": False}
+def test_settings_are_converted_by_their_types():
+    pairs = ["steps=5", "rate=2e-3", "flip=yes", "budgets=4,8,16", "core=3,13", "name=none"]
+    expected = {"steps": 5, "rate": 2e-3, "flip": True, "budgets": (4, 8, 16), "core": (3, 13), "name": None}
+    assert parse_pairs(pairs, Settings) == expected
+    assert convert_stored({"budgets": [4, 8], "flip": False}, Settings) == {"budgets": (4, 8), "flip": False}
 
 
 @pytest.mark.parametrize(
-    ("words", "fragments"),
+    ("pair", "fragments"),
     [
-        ("--stepz 5", ("--stepz", "--steps")),
-        ("--steps five", ("--steps", "'five'", "int")),
-        ("--steps", ("--steps", "value")),
-        ("steps 5", ("'steps'", "--name value")),
-        ("--no-steps", ("--no-steps",)),
-        ("--budgets 4,x", ("--budgets", "4,x")),
+        ("stepz=5", ("stepz", "steps")),
+        ("steps=five", ("steps", "'five'", "int")),
+        ("steps", ("'steps'", "name=value")),
+        ("budgets=4,x", ("budgets", "4,x")),
     ],
 )
-def test_settings_that_are_none_are_refused(words, fragments):
+def test_settings_that_are_none_are_refused(pair, fragments):
     with refused(*fragments):
-        parse_arguments(words.split(), Settings)
+        parse_pairs([pair], Settings)
 
 
 def test_a_run_keeps_its_settings_but_for_the_free_ones(tmp_path):

@@ -11,28 +11,10 @@ from typing import Any
 from rti.errors import InputError
 
 
-def parse_arguments(arguments: Sequence[str], *kinds: type) -> dict[str, Any]:
-    """`--learning-rate 1e-4 --flip --no-compile` -> values of the fields of the given dataclasses, each of its type."""
-    hints = _hints(*kinds)
-    values: dict[str, Any] = {}
-    remaining = list(arguments)
-    while remaining:
-        word = remaining.pop(0)
-        if not word.startswith("--"):
-            raise InputError(f"unexpected argument {word!r}; settings are given as --name value")
-        option, equals, text = word[2:].partition("=")
-        name = option.replace("-", "_")
-        negated = name not in hints and name.startswith("no_") and hints.get(name[3:]) is bool
-        name = name[3:] if negated else name
-        if name not in hints:
-            raise InputError(f"unknown setting --{option}; allowed: {', '.join(map(_option, sorted(hints)))}")
-        if hints[name] is bool and not equals:
-            values[name] = not negated
-            continue
-        if not equals and not remaining:
-            raise InputError(f"--{option} needs a value")
-        values[name] = convert(text if equals else remaining.pop(0), hints[name], f"--{option}")
-    return values
+def field_types(*kinds: type) -> dict[str, Any]:
+    """The fields of some dataclasses and their types."""
+    hints = [(typing.get_type_hints(kind), dataclasses.fields(kind)) for kind in kinds]
+    return {field.name: resolved[field.name] for resolved, fields in hints for field in fields}
 
 
 def convert(text: str, hint: Any, name: str) -> Any:
@@ -54,8 +36,8 @@ def convert(text: str, hint: Any, name: str) -> Any:
 
 
 def convert_stored(values: dict[str, Any], *kinds: type) -> dict[str, Any]:
-    """Settings as a JSON file holds them, each of its field's type."""
-    hints = _hints(*kinds)
+    """Settings as typed or as a JSON file holds them, each of its field's type."""
+    hints = field_types(*kinds)
     unknown = [name for name in values if name not in hints]
     if unknown:
         raise InputError(f"unknown settings {', '.join(unknown)}; allowed: {', '.join(sorted(hints))}")
@@ -66,14 +48,10 @@ def convert_stored(values: dict[str, Any], *kinds: type) -> dict[str, Any]:
     return {name: convert(text(value), hints[name], name) for name, value in values.items()}
 
 
-def _hints(*kinds: type) -> dict[str, Any]:
-    """The fields of some dataclasses and their types."""
-    hints: dict[str, Any] = {}
-    for kind in kinds:
-        resolved = typing.get_type_hints(kind)
-        hints |= {field.name: resolved[field.name] for field in dataclasses.fields(kind)}
-    return hints
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def parse_pairs(pairs: Sequence[str], *kinds: type) -> dict[str, Any]:
+    """`cuts=merge` and the like -> values of the fields of the given dataclasses, each of its type."""
+    split = [pair.partition("=") for pair in pairs]
+    wrong = next((pair for pair, (_, equals, _) in zip(pairs, split, strict=True) if not equals), None)
+    if wrong is not None:
+        raise InputError(f"{wrong!r} is not usable; allowed: name=value, such as {next(iter(field_types(*kinds)))}=...")
+    return convert_stored({name.replace("-", "_"): value for name, _, value in split}, *kinds)

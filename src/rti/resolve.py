@@ -13,7 +13,7 @@ from rti.errors import check_choice
 from rti.loading import build, load_backbone
 from rti.method.config import ReductionConfig
 from rti.method.reductions import REDUCTIONS, Reduction, make_reduction
-from rti.parsing import parse_arguments
+from rti.parsing import parse_pairs
 from rti.presets import preset_of, usual_core
 
 
@@ -53,4 +53,4 @@ def untrained_config(
     check_choice("reduction", name, REDUCTIONS)
     kind = REDUCTIONS[name][0]
     values = kind.training_defaults() | {"core": core or kind.own_core(usual)} | more
-    return kind.from_dict(values | parse_arguments([f"--{one}" for one in settings], kind))
+    return kind.from_dict(values | parse_pairs(settings, kind))

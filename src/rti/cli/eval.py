@@ -12,6 +12,7 @@ from rti.cli.models import MODEL_HELP, TEXT_BUDGET_HELP
 from rti.cli.options import Runtime, budget_option, command, number_option, seed_option
 from rti.cli.output import say, show_table
 from rti.errors import InputError
+from rti.method.budgets import parse_budget
 
 if TYPE_CHECKING:
     from rti.pipeline import Pipeline
@@ -82,8 +83,6 @@ def scenes(
 
 
 def _budgets(text: str | None, pipe: Pipeline) -> list[Any]:
-    from rti.method.budgets import parse_budget
-
     usual = "dense" if pipe.elastic is None else "dense,0.25"
     return [parse_budget(one) for one in (text or usual).split(",")]
 
@@ -136,14 +135,12 @@ def loss(
     from rti.data import open_data
     from rti.files import write_whole
     from rti.lab.evaluation.loss import evaluate_loss
-    from rti.method.budgets import parse_budget
 
     if runtime.int8:
         raise InputError("--int8 is for drawing pictures; the loss is that of the model as it trains")
     pipe = runtime.load(model)
     source = open_data(data, pipe.backbone.image_size, seed=seed, kind=pipe.backbone.conditioned_on)
-    text = None if text_budget is None else parse_budget(text_budget)
-    how = dict(examples=examples, seed=seed, text_budget=text, batch=batch, estimate=estimate)
+    how = dict(examples=examples, seed=seed, text_budget=parse_budget(text_budget), batch=batch, estimate=estimate)
     results = evaluate_loss(pipe, source, _budgets(budget, pipe), **how)
     if output is not None:
         every = {str(result.row["budget"]): result.losses.tolist() for result in results}

@@ -8,9 +8,19 @@ from typing import Any
 
 import typer
 
-from rti.cli.models import GUIDANCE_BUDGET_HELP, MODEL_HELP, TEXT_BUDGET_HELP
-from rti.cli.options import Runtime, budget_option, command, guidance_option, number_option, seed_option, steps_option
+from rti.cli.models import MODEL_HELP
+from rti.cli.options import (
+    MoreBudgets,
+    Runtime,
+    budget_option,
+    command,
+    guidance_option,
+    number_option,
+    seed_option,
+    steps_option,
+)
 from rti.cli.output import say, show_error, show_table
+from rti.method.budgets import parse_budget
 
 PROMPTS_HELP = (
     "geneval, parti or mjhq (fetched once, and checked); a copy of their file (.jsonl, .tsv, .json); a text file with "
@@ -19,20 +29,16 @@ PROMPTS_HELP = (
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """How pictures are drawn, for commands which draw many of them: `settings()` is the shared part of the settings."""
+class Drawing(MoreBudgets):
+    """How pictures are drawn, for commands which draw many of them: `settings()` is what they share."""
 
-    guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP)
-    text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP)
     steps: int = steps_option(None)
     guidance: float = guidance_option()
     batch: int = number_option(16, help="Pictures at a time on each process; it does not change them.")
 
     def settings(self) -> dict[str, Any]:
-        from rti.method.budgets import parse_budget
-
         budgets = {"guidance_budget": self.guidance_budget, "text_budget": self.text_budget}
-        parsed = {name: None if text is None else parse_budget(text) for name, text in budgets.items()}
+        parsed = {name: parse_budget(text) for name, text in budgets.items()}
         return parsed | {"steps": self.steps, "guidance": self.guidance}
 
 
@@ -66,7 +72,6 @@ def generate(
     from rti.lab.pictures.folder import images_per_second
     from rti.lab.pictures.generation import Generation, GenerationSettings, Shard
     from rti.lab.pictures.prompts import open_prompts
-    from rti.method.budgets import parse_budget
 
     shard = Shard.of_environment()
     own = {"images": images, "seed": seed, "lenient": lenient, "int8": runtime.int8}

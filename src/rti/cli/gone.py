@@ -18,11 +18,14 @@ class Gone(NamedTuple):
 
 
 _EXTRACTOR = "torch-fidelity makes the features; those of any other network go in by --features FILE"
+_PAPER = "the paper's values stand in docs/probes/README.md"
+_PROBED = ("redundancy", "groupings", "orders", "routing", "lorenz")
 GONE: list[Gone] = [
     Gone("eval scenes", "--reuse", "the same --output goes on with what it has, budget by budget"),
     Gone("score fid", "--extractor", _EXTRACTOR),
     Gone("score is", "--extractor", _EXTRACTOR),
     Gone("web", "--study", "the table and the figures of a study are in its folder: rti study PLAN --report"),
+    *(Gone(f"figure {name}", "--paper", _PAPER, False) for name in _PROBED),
 ]
 
 

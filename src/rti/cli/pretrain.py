@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from rti.cli.train import run_and_show
 from rti.presets import FROM_SCRATCH
 
 
@@ -21,8 +22,10 @@ def pretrain(
     input_size=32,patch_spacing=2,noise_scale=1.0), and --start-from RUN/model goes on with it at the full size.
     To resume, run the same command again.
     """
-    from rti.cli.train import run_and_show
-    from rti.training.assemble_pretraining import make_trainer, resolve
+    from rti.parsing import convert_stored
+    from rti.training.assemble_pretraining import make_trainer
+    from rti.training.config import PretrainConfig
 
-    config = resolve({"model": model, "output": output, "data": data}, context.args)
+    given = {"model": model, "output": output, "data": data} | context.obj
+    config = PretrainConfig(**convert_stored(given, PretrainConfig))
     run_and_show(make_trainer(config), f"rti pretrain {model}", "model", json)

@@ -1,8 +1,12 @@
-"""`rti train`: elastic fine-tuning of a frozen backbone."""
+"""`rti train`: elastic fine-tuning of a frozen backbone. All settings of a run are options."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from dataclasses import MISSING, fields
+from functools import cached_property
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,49 +18,75 @@ from rti.cli.output import show_error, show_json, show_table
 if TYPE_CHECKING:
     from rti.training.trainer import Trainer
 
-# What `rti train` says of the reduction's own settings.
-REDUCTION_HELP = {
-    "core": "First and last block of the core, such as 3,13. Default: the preset's.",
-    "lora_rank": "Of the LoRA on the trunk's projections.",
-    "lora_alpha": "Its scale, over the rank.",
-    "order": "The walk over the patches: hilbert, morton or raster.",
-    "cuts": "The rule of cutting the walk: merge, gaps or fixed.",
-    "cuts_from": "What it looks at: estimate (of the clean picture) or features.",
-    "size_prior": "Exponent of the size in the cost of merge. Default: 0.5 from the estimate, else 0.",
-    "interface": "learned, or mean: pool by the mean and learn nothing of it.",
-    "position": "Of a region: average of its patches, or that of its centre.",
-    "size_embedding": "Tell the core how large each region is.",
-}
-
 
 class SettingsCommand(TyperCommand):
-    """A command whose help lists all settings of its run, which it does not parse itself: see rti.training.parsing."""
+    """A command with an option for every setting of its run, made when they are needed: that imports torch.
 
-    def format_help(self, *given: Any) -> None:
-        from rti.method.config import RegionConfig
+    Those that were typed are its context's `obj`, as text; defaults are left to the run, since presets have others.
+    """
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        from rti.method.reductions import REDUCTIONS
         from rti.training.config import PretrainConfig, RunConfig, TrainConfig
 
-        super().format_help(*given)
         kind = {"train": TrainConfig, "pretrain": PretrainConfig}[self.name]
-        help = {field.name: field.metadata.get("help") for field in fields(kind)}
-        shared = {field.name: help.pop(field.name) for field in fields(RunConfig)}
-        _show_settings("Settings of every run (presets have values of their own for some)", kind, shared)
-        _show_settings(f"Settings of rti {self.name}", kind, help)
-        if kind is TrainConfig:
-            _show_settings("Settings of --reduction region", RegionConfig, REDUCTION_HELP)
+        every, own = "Settings of every run (presets have values of their own)", f"Settings of rti {self.name}"
+        shared = {field.name for field in fields(RunConfig)}
+        found = [(field, every if field.name in shared else own, field.default) for field in fields(kind)]
+        for reduction, (config, _) in REDUCTIONS.items() if kind is TrainConfig else ():
+            usual, panel = config.training_defaults(), f"Settings of --reduction {reduction}"
+            found += [(field, panel, usual.get(field.name, field.default)) for field in fields(config)]
+        known = {option.name for option in self.params} | {"text_regions"}  # which follow from the text budgets
+        parameters: dict[str, Parameter] = {}
+        for field, panel, default in found:
+            if field.name not in known:
+                parameters.setdefault(field.name, _parameter(field, panel, default))
+        return _options(parameters.values())
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:
+        *own, help = super().get_params(ctx)
+        return [*own, *self.settings.values(), help]
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        # A switch has no value, but --flip=yes may be written.
+        switches = {f"--{name.replace('_', '-')}": option for name, option in self.settings.items() if option.is_flag}
+        words = [word.partition("=") for word in args]
+        yes, no = ("true", "yes"), ("false", "no")
+        for place, (name, _, value) in enumerate(words):
+            if name in switches and value.lower() in yes + no:
+                args[place] = name if value.lower() in yes else name.replace("--", "--no-", 1)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        values = {name: ctx.params.pop(name) for name in self.settings}
+        typed = {name for name in values if ctx.get_parameter_source(name).name == "COMMANDLINE"}
+        ctx.obj = {name: value for name, value in values.items() if name in typed}
+        return super().invoke(ctx)
 
 
-def _show_settings(title: str, kind: type, help: dict[str, str | None]) -> None:
-    defaults = kind.training_defaults() if hasattr(kind, "training_defaults") else {}
-    rows = []
-    for field in fields(kind):
-        default = defaults.get(field.name, field.default)
-        if isinstance(default, bool):
-            default = "yes" if default else "no"  # --flip, --no-flip
-        given = default is not MISSING and default is not None and default != ()
-        if help.get(field.name):
-            rows.append(("--" + field.name.replace("_", "-"), str(default) if given else "", help[field.name]))
-    show_table(title, ("", "default", ""), rows)
+def _parameter(field: Any, panel: str, default: Any) -> Parameter:
+    """A setting as the parameter of a command: text, which its dataclass converts, but for switches."""
+    options = {"help": field.metadata.get("help"), "rich_help_panel": panel}
+    if isinstance(default, bool):
+        kind = bool
+    else:
+        kind, default = str, None if default in (MISSING, None, ()) else str(default)
+        name = str(field.type).removesuffix(" | None")
+        options["metavar"] = "LIST" if name.startswith("tuple") else name.upper()
+    return Parameter(field.name, Parameter.KEYWORD_ONLY, default=typer.Option(default, **options), annotation=kind)
+
+
+def _options(parameters: Iterable[Parameter]) -> dict[str, Any]:
+    """The options that typer makes of a function with these parameters."""
+
+    def function(**_: Any) -> None: ...
+
+    function.__signature__ = Signature(list(parameters))
+    function.__annotations__ = {one.name: one.annotation for one in function.__signature__.parameters.values()}
+    app = typer.Typer(add_completion=False)
+    app.command()(function)
+    return {option.name: option for option in typer.main.get_command(app).params}
 
 
 def train(
@@ -74,14 +104,15 @@ def train(
     --cuts gaps --cuts-from features. Any setting below can be given; --dry-run shows all of a run.
     To resume, run the same command again. On several GPUs or machines: accelerate launch -m rti.train MODEL ...
     """
-    from rti.training.assemble import describe, make_trainer, resolve
+    from rti.training.assemble import describe, make_trainer
+    from rti.training.settings import resolve
 
-    given = {"model": model, "output": output, "data": data}
-    config, reduction_config = resolve(given, reduction, context.args, dry_run)
+    given = {"model": model, "output": output, "data": data} | context.obj
+    config, reduced = resolve({name: value for name, value in given.items() if value is not None}, reduction, dry_run)
     if dry_run:
-        show(f"rti train {model}", describe(config, reduction_config), json)
+        show(f"rti train {model}", describe(config, reduced), json)
     else:
-        run_and_show(make_trainer(config, reduction_config), f"rti train {model}", "adapter", json)
+        run_and_show(make_trainer(config, reduced), f"rti train {model}", "adapter", json)
 
 
 def run_and_show(trainer: Trainer, title: str, made: str, json: bool) -> None:
@@ -109,8 +140,6 @@ def show(title: str, values: dict[str, Any], json: bool) -> None:
 
 def peak_memory() -> float:
     """The most memory this process has held, in gigabytes: the GPU's where it trains on one."""
-    import sys
-
     import torch
 
     if torch.cuda.is_available():

@@ -1,14 +1,13 @@
 """Training data: sources with random access, so that training can resume at any position exactly.
 
-source         what an example and a source are; pictures to tensors
-folder         pictures with captions, or one folder per class
-shards         webdataset tar files (tar_index: what is where; braces: patterns; fetch: downloads)
-hub            Hugging Face data sets
-scenes_source  the procedural world
-mixture        several sources with weights
-tolerant       broken examples are skipped and counted
-order          the shuffle of each epoch
-opening        from what the user writes to a source
+source       what an example and a source are; pictures to tensors; broken examples are skipped and counted
+folder       pictures with captions, or one folder per class
+shards       webdataset tar files (tar_index: what is where; braces: patterns; fetch: downloads)
+hub          Hugging Face data sets
+photographs  crops of a few large pictures
+mixture      several sources with weights
+shuffle      the order of each epoch
+opening      from what the user writes to a source
 
     source = open_data("cc12m/{000..099}.tar@0.06,photos/@0.016", size=512)
     examples, order = Tolerant(source), Order.of(source, seed)
@@ -18,17 +17,6 @@ opening        from what the user writes to a source
 from rti.data.mixture import Mixture
 from rti.data.opening import open_data
 from rti.data.shuffle import Order
-from rti.data.source import BrokenExample, Example, Source, prepare_image
-from rti.data.tolerant import Drawn, Tolerant
+from rti.data.source import BrokenExample, Drawn, Example, Source, Tolerant, prepare_image
 
-__all__ = [
-    "BrokenExample",
-    "Drawn",
-    "Example",
-    "Mixture",
-    "Order",
-    "Source",
-    "Tolerant",
-    "open_data",
-    "prepare_image",
-]
+__all__ = ["BrokenExample", "Drawn", "Example", "Mixture", "Order", "Source", "Tolerant", "open_data", "prepare_image"]

@@ -1,11 +1,11 @@
-"""Shards from elsewhere: downloaded once, whole or not at all."""
+"""Files from elsewhere: loaded once, whole or not at all."""
 
 from __future__ import annotations
 
 import hashlib
 import http.client
 import os
-import tempfile
+import shutil
 import time
 import urllib.error
 import urllib.request
@@ -13,12 +13,11 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from rti.errors import InputError
+from rti.files import in_one_line, whole_file
 
-_TRIES = 3
-_CHUNK = 1 << 20
-_TIMEOUT = 60  # seconds without a byte
 WEB, HUB = ("http://", "https://"), "hf://"
-_HUB_FORM = "hf://datasets/OWNER/NAME/PATH.tar"
+_PAUSES = (0.25, 0.5)  # seconds before a second and a third try
+_TIMEOUT = 60  # seconds without a byte
 
 
 def cache_folder() -> Path:
@@ -28,79 +27,71 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rti"
 
 
-def fetch(address: str) -> Path:
-    """The local file of a path, a web address or an address on the hub."""
-    if address.startswith(WEB):
-        return download(address)
-    if address.startswith(HUB):
-        return _from_hub(address)
-    return Path(address)
+def is_remote(address: str) -> bool:
+    return "://" in address
 
 
-def download(url: str) -> Path:
-    """A file from the web, in the cache folder; a second call, or a second process, does not load it again."""
-    from filelock import FileLock  # comes with huggingface_hub
+def fetch(address: str, quiet: bool = False) -> Path:
+    """The local file of a path or of an address: of the web, the hub, or any store that fsspec knows (s3, gs, ...).
 
-    name = PurePosixPath(unquote(urlsplit(url).path)).name or "file"
-    target = cache_folder() / "shards" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}-{name}"
-    if target.exists():
-        return target
-    try:
+    It is in the cache folder (the hub's is in the hub's own): a second call, or a second process, does not load it
+    again.
+    """
+    if not is_remote(address):
+        return Path(address)
+    with in_one_line(f"cannot download {address}"):
+        if address.startswith(HUB):
+            return _from_hub(address)
+        from filelock import FileLock  # comes with huggingface_hub
+
+        name = PurePosixPath(unquote(urlsplit(address).path)).name or "file"
+        target = cache_folder() / "shards" / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{name}"
+        if target.exists():
+            return target
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{target}.lock"):
             if not target.exists():  # another process may have loaded it while this one waited
-                _download(url, target)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise InputError(f"cannot download {url}: {getattr(error, 'reason', None) or error}") from None
-    return target
+                with whole_file(target) as part, in_one_line(f"cannot download {address}"):
+                    (_from_web if address.startswith(WEB) else _from_store)(address, part, quiet)
+        return target
 
 
-def _download(url: str, target: Path) -> None:
-    """Into a temporary file, renamed when it is complete; connections that break are tried again."""
-    for remaining in reversed(range(_TRIES)):
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                _copy(url, file, target.name)
-            os.replace(temporary, target)
-            return
-        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
-            refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
-            if refused or remaining == 0:  # "not found" will not get better
-                raise
-            time.sleep(2.0 ** (_TRIES - 1 - remaining) / 4)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-
-
-def _copy(url: str, file, name: str) -> None:
+def _from_web(address: str, target: Path, quiet: bool) -> None:
+    """By Python's own client, since fsspec's needs aiohttp. Connections that break are tried again."""
     from tqdm.auto import tqdm
 
-    request = urllib.request.Request(url, headers={"User-Agent": "rti"})
-    with urllib.request.urlopen(request, timeout=_TIMEOUT) as reply:
-        length = reply.headers.get("Content-Length")
-        total = int(length) if length else None
-        with tqdm(total=total, desc=name, unit="B", unit_scale=True) as bar:
-            while chunk := reply.read(_CHUNK):
-                file.write(chunk)
-                bar.update(len(chunk))
-        # read(n) returns nothing at a broken connection, as at the end: only the count tells.
-        if total is not None and file.tell() != total:
-            raise ConnectionError(f"the connection broke after {file.tell()} of {total} bytes")
+    request = urllib.request.Request(address, headers={"User-Agent": "rti"})
+    for pause in (*_PAUSES, None):
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT) as reply, target.open("wb") as file:
+                total = int(reply.headers.get("Content-Length") or 0)
+                with tqdm.wrapattr(reply, "read", total, desc=target.name[1:-5], disable=quiet) as source:
+                    shutil.copyfileobj(source, file, 1 << 20)
+                # Reading gives nothing at a broken connection, as at the end: only the count tells.
+                if total and file.tell() != total:
+                    raise ConnectionError(f"the connection broke after {file.tell()} of {total} bytes")
+                return
+        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+            refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
+            if refused or pause is None:  # "not found" will not get better
+                raise
+            time.sleep(pause)
+
+
+def _from_store(address: str, target: Path, quiet: bool) -> None:
+    import fsspec  # comes with torch
+
+    bar = fsspec.callbacks.NoOpCallback() if quiet else fsspec.callbacks.TqdmCallback({"desc": target.name[1:-5]})
+    filesystem, path = fsspec.url_to_fs(address)
+    filesystem.get_file(path, str(target), callback=bar)
 
 
 def _from_hub(address: str) -> Path:
     import huggingface_hub
 
-    parts = address[len(HUB) :].split("/", 3)
-    if len(parts) != 4 or parts[0] != "datasets" or not all(parts):
-        raise InputError(f"{address} is not an address on the hub; the form is {_HUB_FORM}")
-    name, _, revision = parts[2].partition("@")
-    try:
-        return Path(
-            huggingface_hub.hf_hub_download(
-                f"{parts[1]}/{name}", parts[3], repo_type="dataset", revision=revision or None
-            )
-        )
-    except Exception as error:  # the hub's library raises errors of many kinds, with messages of many lines
-        raise InputError(f"cannot download {address}: {type(error).__name__}: {str(error).splitlines()[0]}") from None
+    kind, owner, repository, path = [*address.removeprefix(HUB).split("/", 3), "", "", ""][:4]
+    if kind != "datasets" or not (owner and repository and path):
+        raise InputError(f"{address} is not an address on the hub; the form is hf://datasets/OWNER/NAME/PATH.tar")
+    name, _, revision = repository.partition("@")
+    options = {"repo_type": "dataset", "revision": revision or None}
+    return Path(huggingface_hub.hf_hub_download(f"{owner}/{name}", path, **options))

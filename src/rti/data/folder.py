@@ -9,10 +9,10 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from rti.data.source import ENDINGS, MOST_BYTES, BrokenExample, PictureSource, Stored, check_caption, decode_text
+from rti.data.source import MOST_BYTES, BrokenExample, PictureSource, Size, Stored, check_caption, decode_text
 from rti.errors import InputError
+from rti.images import ENDINGS
 
 METADATA = ("metadata.jsonl", "metadata.csv")
 CAPTION_NAMES = ("caption", "text", "prompt")
@@ -27,19 +27,16 @@ class CaptionFolder(PictureSource):
     made the folder made them.
     """
 
-    def __init__(self, folder: str | Path, size: int | tuple[int, int], flip: bool = False) -> None:
+    def __init__(self, folder: str | Path, size: Size, flip: bool = False) -> None:
         self.folder = Path(folder)
-        metadata = [path for path in walk(self.folder) if os.path.basename(path) in METADATA]
-        if metadata:
-            self.rows = [row for path in metadata for row in _rows(self.folder, path)]
-        else:
-            self.rows = [_Row(path, None) for path in walk(self.folder) if path.lower().endswith(ENDINGS)]
+        metadata = [path for path in walk(folder) if os.path.basename(path) in METADATA]
         self.has_metadata = bool(metadata)
+        rows = [row for path in metadata for row in _rows(self.folder, path)]
+        self.rows = rows if metadata else [(path, None) for path in pictures_in(folder)]
         super().__init__(str(folder), "text", len(self.rows), size, flip)
 
     def read(self, number: int) -> Stored:
-        picture = self.folder / self.rows[number].path
-        caption = self.read_caption(number)
+        caption, picture = self.read_caption(number), self.folder / self.rows[number][0]
         return Stored(read_file(picture), str(picture), caption=caption)
 
     def read_caption(self, number: int) -> str:
@@ -59,21 +56,21 @@ class ClassFolder(PictureSource):
     Sorting is by character, as torchvision does it ("10" before "2"); `classes` holds the names.
     """
 
-    def __init__(self, folder: str | Path, size: int | tuple[int, int], flip: bool = False) -> None:
+    def __init__(self, folder: str | Path, size: Size, flip: bool = False) -> None:
         self.folder = Path(folder)
-        self.classes = sorted(entry.name for entry in _entries(self.folder) if entry.is_dir())
-        self.paths, self.labels = [], []
+        inside = [path for path in self.folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+        self.classes = sorted(path.name for path in inside)
+        self.pictures: list[tuple[str, int]] = []  # with their labels
         for label, name in enumerate(self.classes):
-            pictures = [path for path in walk(self.folder / name) if path.lower().endswith(ENDINGS)]
+            pictures = pictures_in(self.folder / name)
             if not pictures:  # leaving it out would silently shift every label after it
                 raise InputError(f"class folder {self.folder / name} has no pictures ({', '.join(ENDINGS)})")
-            self.paths += [os.path.join(name, path) for path in pictures]
-            self.labels += [label] * len(pictures)
-        super().__init__(str(folder), "labels", len(self.paths), size, flip)
+            self.pictures += [(os.path.join(name, path), label) for path in pictures]
+        super().__init__(str(folder), "labels", len(self.pictures), size, flip)
 
     def read(self, number: int) -> Stored:
-        picture = self.folder / self.paths[number]
-        return Stored(read_file(picture), str(picture), label=self.labels[number])
+        path, label = self.pictures[number]
+        return Stored(read_file(self.folder / path), str(self.folder / path), label=label)
 
     def describe(self) -> str:
         return f"{super().describe()} of {len(self.classes)} classes"
@@ -81,24 +78,20 @@ class ClassFolder(PictureSource):
 
 def folder_kind(folder: str | Path) -> str:
     """Captions or labels? Told by what is there; InputError if that is nothing, or some of both."""
-    pictures = captions = loose = 0
-    files = set(walk(folder))
-    for path in files:
-        if os.path.basename(path) in METADATA:
-            return "text"
-        if path.lower().endswith(ENDINGS):
-            pictures += 1
-            captions += os.path.splitext(path)[0] + ".txt" in files
-            loose += os.path.dirname(path) == ""
+    files, pictures = set(walk(folder)), pictures_in(folder)
+    if any(os.path.basename(path) in METADATA for path in files):
+        return "text"
+    captions = sum(os.path.splitext(path)[0] + ".txt" in files for path in pictures)
+    loose = sum(os.path.dirname(path) == "" for path in pictures)
     if not pictures:
         raise InputError(f"{folder} is empty: it holds no .tar shards and no pictures ({', '.join(ENDINGS)})")
-    if 2 * captions >= pictures:
+    if 2 * captions >= len(pictures):
         return "text"
     if not captions and not loose:
         return "labels"
     raise InputError(
-        f"cannot tell what {folder} is: {captions} of {pictures} pictures have a .txt caption and {loose} are in no "
-        f"class folder; allowed are captions for all, metadata.jsonl or .csv, or one folder per class without captions"
+        f"cannot tell what {folder} is: {captions} of {len(pictures)} pictures have a .txt caption and {loose} are in "
+        "no class folder; allowed: captions for all, metadata.jsonl or .csv, or one folder per class without captions"
     )
 
 
@@ -121,22 +114,19 @@ def walk(folder: str | Path) -> Iterator[str]:
                 yield os.path.normpath(os.path.join(relative, name))
 
 
-class _Row(NamedTuple):
-    path: str
-    caption: str | None
+def pictures_in(folder: str | Path) -> list[str]:
+    return [path for path in walk(folder) if path.lower().endswith(ENDINGS)]
 
 
-def _rows(folder: Path, path: str) -> Iterator[_Row]:
-    """Rows of a metadata file, paths relative to the folder. Malformed rows stay, to be counted when they are read."""
-    place = os.path.dirname(path)
+def _rows(folder: Path, path: str) -> Iterator[tuple[str, str | None]]:
+    """(path, caption) of each row of a metadata file. Malformed rows stay, to be counted when they are read."""
     text = decode_text(read_file(folder / path, limit=None), str(folder / path))
-    records = _csv_records(text) if path.endswith(".csv") else _json_records(text)
-    for line, record in records:
+    for line, record in _csv_records(text) if path.endswith(".csv") else _json_records(text):
         caption = next((record[name] for name in CAPTION_NAMES if isinstance(record.get(name), str)), None)
         if isinstance(record.get("file_name"), str):
-            yield _Row(os.path.normpath(os.path.join(place, record["file_name"])), caption)
+            yield os.path.normpath(os.path.join(os.path.dirname(path), record["file_name"])), caption
         else:
-            yield _Row(f"{path} line {line}", None)
+            yield f"{path} line {line}", None
 
 
 def _csv_records(text: str) -> Iterator[tuple[int, dict]]:
@@ -151,18 +141,12 @@ def _csv_records(text: str) -> Iterator[tuple[int, dict]]:
 def _json_records(text: str) -> Iterator[tuple[int, dict]]:
     # Not str.splitlines: it also splits at characters that JSON allows within a caption.
     for line, row in enumerate(text.split("\n"), 1):
-        if not row.strip():
-            continue
         try:
             record = json.loads(row)
         except (ValueError, RecursionError):
             record = None
-        yield line, record if isinstance(record, dict) else {}
-
-
-def _entries(folder: Path) -> list[os.DirEntry]:
-    with os.scandir(folder) as entries:
-        return [entry for entry in entries if not entry.name.startswith(".")]
+        if row.strip():
+            yield line, record if isinstance(record, dict) else {}
 
 
 def read_file(path: Path, limit: int | None = MOST_BYTES) -> bytes:

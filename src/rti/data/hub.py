@@ -5,21 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from rti.data.folder import CAPTION_NAMES, read_file
-from rti.data.source import BrokenExample, PictureSource, Stored, check_caption
+from rti.data.source import BrokenExample, PictureSource, Size, Stored, check_caption
 from rti.errors import InputError
+from rti.files import in_one_line
 
 PREFIX = "hf:"
-IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture")
 TEXT_NAMES = (*CAPTION_NAMES, "txt", "description")
 LABEL_NAMES = ("label", "labels", "cls", "class", "fine_label", "class_id")
+IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture")
 
 
 class HubSource(PictureSource):
     """A `datasets.Dataset` with a column of pictures and one of captions or classes, found by type and name."""
 
-    def __init__(
-        self, dataset, name: str, size: int | tuple[int, int], flip: bool = False, kind: str | None = None
-    ) -> None:
+    def __init__(self, dataset, name: str, size: Size, flip: bool = False, kind: str | None = None) -> None:
         import datasets
 
         self.image, captions, labels = _columns(dataset.features)
@@ -53,7 +52,7 @@ class HubSource(PictureSource):
         return check_caption(self.answers[number][self.answer], f"{self.name} row {number}")
 
 
-def open_hub(spec: str, size: int | tuple[int, int], flip: bool = False, kind: str | None = None) -> HubSource:
+def open_hub(spec: str, size: Size, flip: bool = False, kind: str | None = None) -> HubSource:
     """hf:NAME[:split], split "train" unless given; NAME may also be a local folder that `datasets` can read."""
     name, _, split = spec[len(PREFIX) :].partition(":")
     if not name:
@@ -62,11 +61,8 @@ def open_hub(spec: str, size: int | tuple[int, int], flip: bool = False, kind: s
         import datasets
     except ImportError:
         raise InputError(f"{spec} needs the datasets library: pip install datasets") from None
-    try:
+    with in_one_line(f"cannot load {spec}"):
         dataset = datasets.load_dataset(name, split=split or "train")
-    except Exception as error:  # the library raises errors of many kinds, with messages of many lines
-        reason = (str(error).splitlines() or [""])[0]
-        raise InputError(f"cannot load {spec}: {type(error).__name__}: {reason}") from None
     return HubSource(dataset, spec, size, flip, kind)
 
 
@@ -76,23 +72,17 @@ def _columns(features) -> tuple[str | None, str | None, str | None]:
     A common name wins; a column of pictures or classes may have any name if it is the only one of its type. Captions
     may not: a lone string column is as likely a file name or a web address.
     """
-    import datasets
 
-    images = [column for column, feature in features.items() if isinstance(feature, datasets.Image)]
-    classes = [column for column, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
-    texts = [column for column, feature in features.items() if _type(feature) in ("string", "large_string")]
-    numbers = [column for column, feature in features.items() if _type(feature).startswith(("int", "uint"))]
-    image = _named(images, IMAGE_NAMES) or (images[0] if len(images) == 1 else None)
-    label = _named(classes, LABEL_NAMES) or (classes[0] if len(classes) == 1 else None) or _named(numbers, LABEL_NAMES)
-    return image, _named(texts, TEXT_NAMES), label
+    def find(names: tuple[str, ...], *types: str, alone: bool = False) -> str | None:
+        fitting = [column for column, feature in features.items() if _type(feature).startswith(types)]
+        known = {column.lower(): column for column in fitting}
+        found = next((known[name] for name in names if name in known), None)
+        return fitting[0] if found is None and alone and len(fitting) == 1 else found
 
-
-def _named(columns: list[str], names: tuple[str, ...]) -> str | None:
-    lowered = {column.lower(): column for column in columns}
-    return next((lowered[name] for name in names if name in lowered), None)
+    label = find(LABEL_NAMES, "ClassLabel", alone=True) or find(LABEL_NAMES, "int", "uint")
+    return find(IMAGE_NAMES, "Image", alone=True), find(TEXT_NAMES, "string", "large_string"), label
 
 
 def _type(feature) -> str:
-    import datasets
-
-    return feature.dtype if isinstance(feature, datasets.Value) else type(feature).__name__
+    """The name of a column's type: int64, string, Image, ClassLabel, ..."""
+    return feature.dtype if type(feature).__name__ == "Value" else type(feature).__name__

@@ -7,32 +7,30 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from rti.data.braces import split_commas
-from rti.data.fetch import HUB, WEB
-from rti.data.folder import CaptionFolder, ClassFolder, folder_kind, walk
+from rti.data.fetch import is_remote
+from rti.data.folder import CaptionFolder, ClassFolder, folder_kind, pictures_in, walk
 from rti.data.hub import PREFIX, open_hub
 from rti.data.mixture import Mixture
 from rti.data.photographs import open_photographs
-from rti.data.shards import ShardSource
-from rti.data.source import ENDINGS, KINDS, Source
+from rti.data.shards import open_shards
+from rti.data.source import KINDS, Size, Source
 from rti.errors import InputError, check_whole
 
 FORMS = (
     "scenes, scenes:TASK, photographs:FOLDER[:held-out], a folder of pictures, "
-    ".tar shards (file, folder, {000..009} pattern, http(s):// or hf://), "
+    ".tar shards (file, folder, {000..009} pattern, http(s)://, hf://, s3:// or gs://), "
     "hf:NAME[:split], or several of these as A@WEIGHT,B@WEIGHT"
 )
 
 
-def open_data(
-    spec: str, size: int | tuple[int, int], flip: bool = False, seed: int = 0, kind: str | None = None
-) -> Source:
+def open_data(spec: str, size: Size, flip: bool = False, seed: int = 0, kind: str | None = None) -> Source:
     """Open "scenes", a path, an address, "hf:NAME[:split]", or several with weights: "a.tar@0.06,b/@0.016".
 
     "scenes:counting" is one task of the world alone: with weights, a mix of tasks other than the even one.
 
     size  pictures are scaled and cropped to it, a side or (height, width)
     flip  mirrored pictures as well
-    seed  of scenes and mixtures; the shuffling of other sources is the affair of `Order`
+    seed  of scenes, mixtures and many remote shards; the shuffling of other sources is the affair of `Order`
     kind  "text" or "labels" if the model needs that; without it, whatever is found
     """
     check_whole("seed", seed, 2**64 - 1, least=0)
@@ -42,27 +40,18 @@ def open_data(
         raise InputError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
     if not isinstance(spec, str):
         raise InputError(f"data {spec!r} is no text; allowed are {FORMS}")
-    parts = _parts(spec)
+    # A path that exists is taken as it is, commas and all.
+    parts = [(spec, None)] if os.path.exists(spec) else [_weighted(part.strip()) for part in split_commas(spec)]
+    for part, weight in parts:
+        if len(parts) > 1 and weight is None:
+            raise InputError(f"each of several sources needs a weight, as A@0.5,B@2; {part!r} in {spec!r} has none")
+        if not part:
+            raise InputError(f"no data in {spec!r}; allowed are {FORMS}")
     sources = [_open(part, size, flip, seed, kind) for part, _ in parts]
     for (part, _), source in zip(parts, sources, strict=True):
         if kind not in (None, source.kind):
             raise InputError(f"{part} is data with {source.kind}, but {kind} is needed")
-    if len(sources) == 1:
-        return sources[0]
-    return Mixture(sources, [weight for _, weight in parts], seed)
-
-
-def _parts(spec: str) -> list[tuple[str, float | None]]:
-    """[(source, weight)]; a lone source needs no weight. A path that exists is taken as it is, commas and all."""
-    if os.path.exists(spec):
-        return [(spec, None)]
-    parts = [_weighted(part.strip()) for part in split_commas(spec)]
-    if len(parts) > 1 and any(weight is None for _, weight in parts):
-        bare = next(part for part, weight in parts if weight is None)
-        raise InputError(f"each of several sources needs a weight, as A@0.5,B@2; {bare!r} in {spec!r} has none")
-    if any(not part for part, _ in parts):
-        raise InputError(f"no data in {spec!r}; allowed are {FORMS}")
-    return parts
+    return sources[0] if len(sources) == 1 else Mixture(sources, [weight for _, weight in parts], seed)
 
 
 def _weighted(part: str) -> tuple[str, float | None]:
@@ -74,33 +63,23 @@ def _weighted(part: str) -> tuple[str, float | None]:
         return part, None
 
 
-def _open(part: str, size: int | tuple[int, int], flip: bool, seed: int, kind: str | None) -> Source:
+def _open(part: str, size: Size, flip: bool, seed: int, kind: str | None) -> Source:
     name, _, rest = part.partition(":")
     world = _world(name)
     if world is not None:
         return world(rest, size, flip, seed, kind)
-    if part.startswith((*WEB, HUB)):
-        return ShardSource(part, size, flip, kind)
-    if part.startswith(PREFIX):
+    if part.startswith(PREFIX) and not is_remote(part):
         return open_hub(part, size, flip, kind)
     if os.path.isdir(part):
-        return _open_folder(part, size, flip, kind)
-    if part.endswith(".tar"):
-        return ShardSource(part, size, flip, kind)
-    state = "is not a .tar file" if os.path.exists(part) else "does not exist"
-    raise InputError(f"{part} {state}; allowed are {FORMS}")
-
-
-def _open_folder(folder: str, size: int | tuple[int, int], flip: bool, kind: str | None) -> Source:
-    files = list(walk(folder))
-    shards = sum(path.endswith(".tar") for path in files)
-    pictures = sum(path.lower().endswith(ENDINGS) for path in files)
-    if shards and pictures:
-        raise InputError(f"{folder} mixes {shards} .tar shards with {pictures} pictures; give one kind of them")
-    if shards:
-        return ShardSource(folder, size, flip, kind)
-    found = kind or folder_kind(folder)
-    return (CaptionFolder if found == "text" else ClassFolder)(folder, size, flip)
+        shards, pictures = sum(path.endswith(".tar") for path in walk(part)), len(pictures_in(part))
+        if shards and pictures:
+            raise InputError(f"{part} mixes {shards} .tar shards with {pictures} pictures; give one kind of them")
+        if not shards:
+            return (CaptionFolder if (kind or folder_kind(part)) == "text" else ClassFolder)(part, size, flip)
+    elif not is_remote(part) and not part.endswith(".tar"):
+        state = "is not a .tar file" if os.path.exists(part) else "does not exist"
+        raise InputError(f"{part} {state}; allowed are {FORMS}")
+    return open_shards(part, size, flip, kind, seed)
 
 
 def _world(name: str) -> Callable[..., Source] | None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from rti.data.folder import walk
-from rti.data.source import ENDINGS, Example, Source, check_size
+from rti.data.folder import pictures_in
+from rti.data.source import Example, Size, Source, check_size
 from rti.errors import InputError
-from rti.images import open_image, to_tensor
+from rti.images import ENDINGS, open_image, to_tensor
 
 # All as shares of the photograph's shorter side: how much of its longer side is held out, and how large crops are.
 HELD_OUT = 0.4
@@ -31,13 +31,11 @@ class PhotographSource(Source):
     kind = "labels"
     endless = True
 
-    def __init__(self, folder: str | Path, size: int | tuple[int, int], seed: int = 0, split: str = "train") -> None:
+    def __init__(self, folder: str | Path, size: Size, seed: int = 0, split: str = "train") -> None:
         if split not in CROPS:
             raise InputError(f"photographs have no split {split!r}; allowed: {', '.join(CROPS)}")
-        if seed < 0:
-            raise InputError(f"photographs need a seed of at least 0, got {seed}")
         self.size, self.seed, self.split = check_size(size), seed, split
-        names = [path for path in walk(folder) if path.lower().endswith(ENDINGS)]
+        names = pictures_in(folder)
         if not names:
             raise InputError(f"{folder} holds no photographs ({', '.join(ENDINGS)}); scripts/photographs.py makes some")
         self.classes = [Path(name).stem for name in names]
@@ -57,10 +55,8 @@ class PhotographSource(Source):
         part = Image.fromarray(self.parts[label])
         height, width = self.size
         side = self.shorter[label] * rng.uniform(*CROPS[self.split])
-        crop = part.resize(
-            (width, height), Image.Resampling.BICUBIC, box=crop_box(part.size, side, width / height, rng)
-        )
-        image = to_tensor(crop)[0]
+        box = crop_box(part.size, side, width / height, rng)
+        image = to_tensor(part.resize((width, height), Image.Resampling.BICUBIC, box=box))[0]
         return Example(image.flip(-1).contiguous() if rng.random() < 0.5 else image.contiguous(), None, label)
 
     def describe(self) -> str:
@@ -96,9 +92,7 @@ def _shuffled(stream: int, seed: int, turn: int, count: int) -> tuple[int, ...]:
     return tuple(np.random.default_rng([stream, seed, turn]).permutation(count).tolist())
 
 
-def open_photographs(
-    rest: str, size: int | tuple[int, int], flip: bool = False, seed: int = 0, kind: str | None = None
-) -> PhotographSource:
+def open_photographs(rest: str, size: Size, flip: bool, seed: int, kind: str | None) -> PhotographSource:
     """What is written after "photographs:": FOLDER, or FOLDER:held-out. Half of the crops are mirrored in any case."""
     folder = rest.removesuffix(":held-out")
     if not Path(folder).is_dir() or not folder:

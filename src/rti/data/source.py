@@ -5,17 +5,18 @@ from __future__ import annotations
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
 from PIL import Image
 
 from rti.errors import InputError
-from rti.images import check_pixels, fit, open_image, to_tensor
+from rti.images import ENDINGS, check_pixels, fit, open_image, to_tensor
 
-KINDS = ("text", "labels")
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp")
+KINDS = {"text": "captions", "labels": "labels"}  # of sources, and what their examples have
 MOST_BYTES = 1 << 28  # of a stored picture or caption; a damaged or hostile one must not fill the memory
+Size = int | tuple[int, int]  # a side, or (height, width)
 
 
 class BrokenExample(InputError):
@@ -60,7 +61,7 @@ class Source(ABC):
         """One line for logs and error messages."""
 
     def locate(self, index: int) -> tuple[Source, int]:
-        """The source that holds the example, and its index there; a mixture points into its parts."""
+        """The source that holds the example, and its index there; a source made of others points into its parts."""
         return self, index
 
     def captions(self) -> Iterator[str]:
@@ -79,11 +80,10 @@ class PictureSource(Source):
     its index alone, and over an epoch each picture is seen both ways.
     """
 
-    def __init__(self, name: str, kind: str, count: int, size: int | tuple[int, int], flip: bool = False) -> None:
+    def __init__(self, name: str, kind: str, count: int, size: Size, flip: bool = False) -> None:
         if count == 0:
             raise InputError(f"{name} is empty: no pictures ({', '.join(ENDINGS)}) were found")
-        self.name, self.kind, self.count, self.flip = name, kind, count, flip
-        self.size = check_size(size)
+        self.name, self.kind, self.count, self.flip, self.size = name, kind, count, flip, check_size(size)
 
     @abstractmethod
     def read(self, number: int) -> Stored:
@@ -94,17 +94,12 @@ class PictureSource(Source):
         return self.read(number).caption
 
     def captions(self) -> Iterator[str]:
-        if self.kind != "text":
-            raise InputError(f"{self.describe()}: there are no captions to read")
-        return self._captions()  # another function, so that the error comes at once and not at the first caption
+        return self._captions() if self.kind == "text" else super().captions()
 
     def _captions(self) -> Iterator[str]:
         for number in range(self.count):  # not twice with `flip`
-            try:
-                caption = self.read_caption(number)
-            except BrokenExample:
-                continue
-            yield caption
+            with suppress(BrokenExample):
+                yield self.read_caption(number)
 
     def __len__(self) -> int:
         return self.count * (2 if self.flip else 1)
@@ -116,11 +111,45 @@ class PictureSource(Source):
         return Example(prepare_image(picture, self.size, index >= self.count), stored.caption, stored.label)
 
     def describe(self) -> str:
-        what = "captions" if self.kind == "text" else "labels"
-        return f"{self.name}: {self.count} pictures with {what}{', also mirrored' if self.flip else ''}"
+        return f"{self.name}: {self.count} pictures with {KINDS[self.kind]}{', also mirrored' if self.flip else ''}"
 
 
-def check_size(size: int | tuple[int, int]) -> tuple[int, int]:
+class Drawn(NamedTuple):
+    """The example used for an index, and how many broken ones were passed over to find it."""
+
+    example: Example
+    index: int
+    skipped: int
+
+
+class Tolerant:
+    """A source whose broken examples are replaced by the next whole one of the same source.
+
+    In a mixture the replacement comes from the same part, so that broken examples do not shift the weights and a part
+    that is all broken is noticed: only that stops a run. The replacement is still drawn in its own turn as well.
+    """
+
+    def __init__(self, source: Source, limit: int = 100) -> None:
+        if len(source) == 0:
+            raise InputError(f"{source.describe()} is empty")
+        self.source, self.limit = source, limit
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Drawn:
+        self.source.check_index(index)
+        part, start = self.source.locate(index)
+        tries, reason = min(self.limit + 1, len(part)), None
+        for skipped in range(tries):
+            try:
+                return Drawn(part[(start + skipped) % len(part)], index, skipped)
+            except BrokenExample as error:
+                reason = error
+        raise InputError(f"{tries} broken examples in a row in {part.describe()}; the last: {reason}")
+
+
+def check_size(size: Size) -> tuple[int, int]:
     """One number means a square; returns (height, width)."""
     pair = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
     if len(pair) != 2 or not all(type(side) is int and side > 0 for side in pair):
@@ -129,7 +158,7 @@ def check_size(size: int | tuple[int, int]) -> tuple[int, int]:
     return pair
 
 
-def prepare_image(picture: Image.Image, size: int | tuple[int, int], flip: bool = False) -> torch.Tensor:
+def prepare_image(picture: Image.Image, size: Size, flip: bool = False) -> torch.Tensor:
     """Scale the shorter side, crop the centre, mirror if asked: a picture -> (3, H, W) float32 in [-1, 1]."""
     if picture.mode != "RGB":  # before scaling: Pillow does not interpolate palettes
         picture = picture.convert("RGB")
@@ -141,10 +170,19 @@ def decode_picture(data: bytes, name: str) -> Image.Image:
     """Bytes of a picture -> upright RGB."""
     if not data:
         raise BrokenExample(f"{name} is empty; it should be a picture")
+    file = _NamedBytes(data)
+    file.name = name
     try:
-        return open_image(_NamedBytes(data, name))
+        return open_image(file)
     except InputError as error:
         raise BrokenExample(str(error)) from None
+
+
+class _NamedBytes(io.BytesIO):
+    """A file in memory that appears in messages under its name."""
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def check_caption(text: object, name: str) -> str:
@@ -164,14 +202,3 @@ def decode_text(data: bytes, name: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BrokenExample(f"{name} is not UTF-8 ({error.reason})") from None
-
-
-class _NamedBytes(io.BytesIO):
-    """A file in memory that appears in messages under its name."""
-
-    def __init__(self, data: bytes, name: str) -> None:
-        super().__init__(data)
-        self._name = name
-
-    def __str__(self) -> str:
-        return self._name

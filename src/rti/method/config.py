@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+import dataclasses
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from rti.errors import InputError, check_choice, check_finite, check_switch, check_whole
@@ -15,15 +16,21 @@ POSITIONS = ("average", "centre")
 HIGHEST_RANK = 2**14  # wider than any layer: one from a file could ask for all memory
 
 
+def setting(default: Any = MISSING, *, help: str, **limits: Any) -> Any:
+    """A field of settings: the words that --help has for it, and what `rti.training.config` checks of it."""
+    return dataclasses.field(default=default, metadata={"help": help} | limits)
+
+
 @dataclass(frozen=True)
 class ReductionConfig:
     """What every reduction shares: the span of blocks it shortens, and the LoRA that fits the trunk to it."""
 
     name: ClassVar[str]
 
-    core: tuple[int, int]  # first and last block of the core, counted from 0, both included
-    lora_rank: int = 32
-    lora_alpha: int = 32
+    # Counted from 0, both included.
+    core: tuple[int, int] = setting(help="First and last block of the core, such as 3,13. Default: the preset's.")
+    lora_rank: int = setting(32, help="Of the LoRA on the trunk's projections.")
+    lora_alpha: int = setting(32, help="Its scale, over the rank.")
     text_regions: bool = False  # whether the text stream can be shortened too, see rti.method.text_regions
 
     def __post_init__(self):
@@ -72,20 +79,23 @@ class ReductionConfig:
 class RegionConfig(ReductionConfig):
     """The region token interface.
 
-    `cuts` is the rule, `cuts_from` what it looks at: the features entering the core (the paper), or the clean image
-    estimated at the sampling step before (ours), which is the caller's to hand over; without one the cuts are fixed.
+    `cuts` is the rule that makes regions, `cuts_from` what it looks at: the features entering the core (the paper), or
+    the clean image predicted at the step before (ours), which the caller passes as `estimate`; without it the cuts are
+    evenly spaced.
     """
 
     name: ClassVar[str] = "region"
 
-    order: str = "hilbert"
-    cuts: str = "gaps"
-    cuts_from: str = "features"
-    size_prior: float | None = None  # exponent of the size in the cost of `merge`; None: 0.5 for estimate, else 0
+    order: str = setting("hilbert", help="The walk over the patches: hilbert, morton or raster.")
+    cuts: str = setting("gaps", help="The rule of cutting the walk: merge, gaps or fixed.")
+    cuts_from: str = setting("features", help="What it looks at: estimate (of the clean picture) or features.")
+    size_prior: float | None = setting(
+        None, help="Exponent of the size in the cost of merge. Default: 0.5 from the estimate, else 0."
+    )
     # What the paper takes away to see what it is worth:
-    interface: str = "learned"  # or "mean": pool by the mean and broadcast the change, nothing of it learned
-    position: str = "average"  # phasors averaged over the region, or those of the patch at its "centre"
-    size_embedding: bool = True
+    interface: str = setting("learned", help="learned, or mean: pool by the mean, broadcast the change, learn nothing.")
+    position: str = setting("average", help="Of a region: average of its patches' phasors, or those at its centre.")
+    size_embedding: bool = setting(True, help="Tell the core how large each region is.")
 
     def __post_init__(self):
         super().__post_init__()

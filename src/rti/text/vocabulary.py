@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
-
 import numpy as np
 
 from rti.errors import InputError
@@ -43,15 +41,9 @@ def vocabulary_line() -> str:
     return "; ".join(f"{group}: {' '.join(words)}" for group, words in WORD_GROUPS.items())
 
 
-@overload
-def encode(caption: str, length: int = ..., lenient: Literal[False] = ...) -> np.ndarray: ...
-
-
-@overload
-def encode(caption: str, length: int = ..., *, lenient: Literal[True]) -> tuple[np.ndarray, tuple[str, ...]]: ...
-
-
-def encode(caption: str, length: int = CAPTION_LENGTH, lenient: bool = False):
+def encode(
+    caption: str, length: int = CAPTION_LENGTH, lenient: bool = False
+) -> np.ndarray | tuple[np.ndarray, tuple[str, ...]]:
     """Word ids of a caption, padded with 0: str -> (length,) int64. Case and punctuation do not matter.
 
     Unknown words raise an error that lists the vocabulary. With `lenient` they are dropped instead, and

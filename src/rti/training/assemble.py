@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,69 +15,22 @@ from rti.backbones.base import Backbone
 from rti.data import open_data
 from rti.elastic import attach
 from rti.errors import InputError
-from rti.files import read_json
-from rti.hub import is_repository_name
-from rti.loading import load_backbone
+from rti.loading import build, load_backbone
 from rti.method.budgets import resolve_budget
-from rti.method.config import ReductionConfig, check_all_finite
-from rti.method.reductions import REDUCTIONS, Reduction
-from rti.parsing import convert_stored, parse_arguments
-from rti.presets import PRESETS, SCENES_TRAINING, find_preset
+from rti.method.config import ReductionConfig
+from rti.method.reductions import Reduction, make_reduction
+from rti.presets import preset_of
+from rti.text.cache import TextCache
 from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
-from rti.training.adaptation import Adaptation
-from rti.training.config import FREE, RunConfig, TrainConfig, preset_values
+from rti.text.words import WordEncoder
+from rti.training.config import FREE, RunConfig, TrainConfig
 from rti.training.draws import seeded
+from rti.training.elastic import Adaptation
 from rti.training.settings import check_unchanged, write_settings
 from rti.training.state import checkpoints
 from rti.training.stream import Stream
 from rti.training.tasks import Task
 from rti.training.trainer import Trainer
-
-
-def resolve(
-    given: dict[str, Any], reduction: str | None, arguments: Sequence[str], dry_run: bool = False
-) -> tuple[TrainConfig, ReductionConfig]:
-    """The settings of a run: the preset's, or those of a config file, overridden by what is typed.
-
-    `given` holds model, output and data as typed, or None; a dry run needs but the model. A model that is a .json file
-    is the config of another run.
-    """
-    values, name = {}, reduction or "region"
-    if Path(str(given["model"])).suffix == ".json":
-        values = read_json(Path(given.pop("model")))
-        stored = values.pop("reduction", {})
-        if not isinstance(stored, dict):
-            raise InputError(f"reduction {stored!r} is not usable; expected an object with its settings")
-        kept = stored.pop("reduction", "region")
-        name = reduction or kept
-        values |= stored if name == kept else {"core": stored.get("core")}
-    if name not in REDUCTIONS:
-        raise InputError(f"unknown reduction {name!r}; allowed: {', '.join(REDUCTIONS)}")
-    kind = REDUCTIONS[name][0]
-    values = convert_stored(values, kind, TrainConfig)
-    values |= {key: value for key, value in given.items() if value is not None}
-    model = values.get("model")
-    if model is not None and not os.path.exists(model):
-        if model in SCENES_TRAINING or find_preset(model) is not None:
-            usual = preset_values(model)
-            values = usual | {"core": kind.own_core(usual["core"])} | values
-        elif not is_repository_name(model):
-            names = ", ".join([*SCENES_TRAINING, *PRESETS])
-            raise InputError(f"unknown model {model!r}; allowed: {names}, or the folder of a checkpoint")
-    if dry_run:
-        values = {"output": "(not given)", "data": "(not given)"} | values
-    values = kind.training_defaults() | values | parse_arguments(arguments, TrainConfig, kind)
-    missing = [field for field in ("model", "output", "data", "budgets", "steps", "core") if values.get(field) is None]
-    if missing:
-        raise InputError(f"to train {model}, give {', '.join('--' + field for field in missing)} as well")
-
-    def part(of: type) -> dict[str, Any]:
-        return {field.name: values[field.name] for field in fields(of) if field.name in values}
-
-    config = TrainConfig(**part(TrainConfig))
-    reduced = kind.from_dict(part(kind) | {"text_regions": bool(config.text_budgets)})
-    check_all_finite(reduced)
-    return config, reduced
 
 
 def make_trainer(config: TrainConfig, reduction: ReductionConfig) -> Trainer:
@@ -92,13 +43,13 @@ def make_trainer(config: TrainConfig, reduction: ReductionConfig) -> Trainer:
         model = attach(backbone, reduction)
     if config.start_from is not None and not checkpoints(Path(config.output)):
         load_weights(model, config.start_from)
-    settings = asdict(config) | {"reduction": reduction.to_dict()}
-    check_unchanged(Path(config.output), settings, FREE)
-    return start(config, Adaptation(config, model, stream, encoder), settings)
+    task = Adaptation(config, model, stream, encoder)
+    return start(config, task, asdict(config) | {"reduction": reduction.to_dict()})
 
 
 def start(config: RunConfig, task: Task, settings: dict[str, Any]) -> Trainer:
     """The trainer of a task, and its settings in the run's folder once they have proved to be usable."""
+    check_unchanged(Path(config.output), settings, FREE)
     trainer = Trainer(config, task)
     if trainer.accelerator.is_main_process:
         write_settings(Path(config.output), settings)
@@ -132,9 +83,7 @@ def open_text(config: RunConfig, backbone: Backbone) -> TextEncoder | None:
         return None
     width = backbone.config.txt_input_size
     if config.text_cache is not None:
-        from rti.text.cache import TextCache
-
-        cache = TextCache.open(config.text_cache)
+        cache = TextCache(config.text_cache)
         length = backbone.config.prompt_length
         if (cache.width, cache.length) != (width, length):
             held = f"{cache.length} tokens of width {cache.width}"
@@ -147,18 +96,13 @@ def open_text(config: RunConfig, backbone: Backbone) -> TextEncoder | None:
 
 def made_up_words(width: int, seed: int) -> TextEncoder:
     """A random vector for each word of the scenes world, where there is no text encoder to load."""
-    from rti.text.words import WordEncoder
-
     with seeded(seed):
         return WordEncoder(width)
 
 
 def describe(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
     """What a run would do, without weights or data: counts, and what a step costs."""
-    from rti.loading import build
-    from rti.method.reductions import make_reduction
-
-    preset = None if Path(config.model).exists() else find_preset(config.model)
+    preset = preset_of(config.model)
     backbone = build(preset.family, preset.sizes) if preset else load_backbone(config.model)
     _check_fits(config, reduction, backbone)
     with torch.device("meta"):

@@ -14,13 +14,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from PIL import Image
 
-from rti.images import save_image
+from rti.images import contact_sheet, enlarge, save_image
+from rti.pipeline import Pipeline
 from rti.training.config import RunConfig
-from rti.training.tasks import Task
+
+if TYPE_CHECKING:
+    from rti.training.tasks import Task
+    from rti.training.trainer import Trainer
 
 
 class Journal:
@@ -32,12 +38,17 @@ class Journal:
         self.config, self.folder, self.speaks = config, Path(config.output), accelerator.is_main_process
         self.losses: dict[str, list[float]] = defaultdict(list)
         self.clock, self.pictures = time.perf_counter(), 0
-        self.bar = tqdm(
-            total=config.steps, initial=step, desc=self.folder.name, unit="step", mininterval=1, disable=not self.speaks
-        )
-        if self.speaks:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        self.trackers = _start_trackers(config, accelerator)
+        name, hidden = self.folder.name, not self.speaks
+        self.bar = tqdm(total=config.steps, initial=step, desc=name, unit="step", mininterval=1, disable=hidden)
+        plain = {
+            key: value if isinstance(value, (bool, int, float, str)) else str(value)
+            for key, value in asdict(config).items()
+        }
+        # To wandb a resumed run is the same run.
+        run = {"name": self.folder.resolve().name, "resume": "allow"}
+        run["id"] = hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:16]
+        accelerator.init_trackers("rti" if config.log_with == "wandb" else "logs", plain, {"wandb": run})
+        self.trackers = accelerator.trackers
 
     def __enter__(self) -> Journal:
         return self
@@ -47,31 +58,32 @@ class Journal:
         for tracker in self.trackers:
             tracker.finish()
 
-    def step(self, step: int, loss: float, label: str | None, learning_rate: float, skipped: int, broken: int) -> None:
+    def step(self, trainer: Trainer, loss: float) -> None:
         """Note a step; every so often, say how it goes."""
         self.bar.update()
         self.pictures += self.config.batch
         if math.isfinite(loss):
             self.losses["loss"].append(loss)
-            if label is not None:
-                self.losses[f"loss/{label}"].append(loss)
-        if step % self.config.log_every and step != self.config.steps:
+            if trainer.last_label is not None:
+                self.losses[f"loss/{trainer.last_label}"].append(loss)
+        if not self.speaks or (trainer.step % self.config.log_every and trainer.step != self.config.steps):
             return
         now = time.perf_counter()
         rate = self.pictures / (now - self.clock)
-        means = {name: float(np.mean(values)) for name, values in self.losses.items()}
-        self.bar.set_postfix(
-            loss=f"{means.get('loss', math.nan):.4f}", images=f"{rate:.1f}/s", skipped=skipped, broken=broken
-        )
-        values = {"learning_rate": learning_rate, "images_per_second": round(rate, 2), "skipped": skipped}
-        self._write(step, means | values | {"broken": broken})
+        values = {name: float(np.mean(some)) for name, some in self.losses.items()}
+        counts = {"skipped": trainer.skipped, "broken": trainer.broken}
+        self.bar.set_postfix(loss=f"{values.get('loss', math.nan):.4f}", images=f"{rate:.1f}/s", **counts)
+        values |= {"learning_rate": trainer.learning_rate, "images_per_second": round(rate, 2)} | counts
+        entry = json.dumps({"step": trainer.step, "pictures": trainer.step * self.config.batch} | values)
+        with suppress(OSError), (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
+            file.write(entry + "\n")  # a full disk does not end the run
+        for tracker in self.trackers:
+            tracker.log(values, step=trainer.step)
         self.losses.clear()
         self.clock, self.pictures = now, 0
 
-    def sheet(self, step: int, task: Task) -> None:
+    def picture(self, step: int, picture: Image.Image) -> None:
         """A picture of samples, in the folder and in the trackers."""
-        picture = task.sheet()
-        (self.folder / "samples").mkdir(exist_ok=True)
         save_image(picture, self.folder / "samples" / f"step-{step:08d}.png")
         for tracker in self.trackers:
             options = {"dataformats": "NHWC"} if tracker.name == "tensorboard" else {}
@@ -84,40 +96,32 @@ class Journal:
         yield
         self.clock += time.perf_counter() - started
 
-    def _write(self, step: int, values: dict[str, float]) -> None:
-        if not self.speaks:
-            return
-        entry = json.dumps({"step": step, "pictures": step * self.config.batch} | values)
-        with suppress(OSError), (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
-            file.write(entry + "\n")  # a full disk does not end the run
-        for tracker in self.trackers:
-            tracker.log(values, step=step)
+
+def draw_sheet(task: Task) -> Image.Image:
+    """The stream's first subjects, from fixed noise: a row for the frozen backbone and for each budget."""
+    config = task.config
+    examples = [task.stream[position][0] for position in range(config.sample_count)]
+    kind = "label" if task.encoder is None else "prompt"
+    subjects = [example.label if task.encoder is None else example.caption for example in examples]
+    pipe, rows = Pipeline(task.model, task.encoder), {}
+    for budget in (None, *task.budgets):
+        drawn = pipe(
+            **{kind: subjects},
+            budget=budget,
+            dense=budget is None,
+            num_inference_steps=config.sample_steps,
+            generator=[torch.Generator().manual_seed(number) for number in range(len(examples))],
+            progress=False,
+        )
+        rows["dense" if budget is None else f"R = {budget}"] = [enlarge(picture, 128) for picture in drawn.images]
+    return contact_sheet([*rows.values()], [*rows], [str(subject) for subject in subjects])
 
 
 def tracker_of(config: RunConfig) -> str | None:
     """accelerate's name of the tracker; one whose package is not there is said once, and the log is still written."""
-    if config.log_with == "none":
-        return None
-    if find_spec(config.log_with) is not None:
-        return config.log_with
-    if os.environ.get("RANK", "0") != "0":
-        return None  # one process says it for all
-    print(
-        f"rti: warning: {config.log_with} is not installed (pip install {config.log_with}); "
-        f"the log is in {config.output}/log.jsonl",
-        file=sys.stderr,
-    )
+    if config.log_with == "none" or find_spec(config.log_with) is not None:
+        return None if config.log_with == "none" else config.log_with
+    if os.environ.get("RANK", "0") == "0":  # one process says it for all
+        missing = f"{config.log_with} is not installed (pip install {config.log_with})"
+        print(f"rti: warning: {missing}; the log is in {config.output}/log.jsonl", file=sys.stderr)
     return None
-
-
-def _start_trackers(config: RunConfig, accelerator: Any) -> list[Any]:
-    values = asdict(config)
-    settings = {
-        key: value if isinstance(value, (bool, int, float, str)) else str(value) for key, value in values.items()
-    }
-    folder = Path(config.output).resolve()
-    # To wandb a resumed run is the same run.
-    run = {"name": folder.name, "id": hashlib.sha256(str(folder).encode()).hexdigest()[:16], "resume": "allow"}
-    project = "rti" if config.log_with == "wandb" else "logs"
-    accelerator.init_trackers(project, settings, {"wandb": run})
-    return accelerator.trackers

@@ -20,8 +20,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from rti.errors import InputError
-from rti.files import sync_folder
+from rti.errors import InputError, check_whole
+from rti.files import read_json, sync_folder
 
 
 class CannotSave(Exception):
@@ -58,7 +58,8 @@ def save_checkpoint(run: Path, step: int, tensors: dict[str, torch.Tensor], valu
         values["digest"] = _digest(part / TENSORS, values)
         (part / VALUES).write_text(json.dumps(values), encoding="utf-8")
         for file in part.iterdir():
-            _sync(file)
+            with file.open("rb+") as opened:  # Windows forces only what may be written
+                os.fsync(opened.fileno())
         shutil.rmtree(final, ignore_errors=True)
         os.replace(part, final)
         sync_folder(run)
@@ -84,31 +85,22 @@ def load_checkpoint(
     """
     for folder in reversed(checkpoints(run)):
         try:
-            return _load(folder, like or {}, ("step", *counts))
-        except (OSError, SafetensorError, ValueError, RecursionError) as error:
+            values = read_json(folder / VALUES)
+            digest = values.pop("digest", None)  # older checkpoints have none
+            if digest is not None and digest != _digest(folder / TENSORS, values):
+                raise InputError("it is not as it was written: the digest differs")
+            for name in ("step", *counts):
+                check_whole(name, values.get(name), least=0)
+            tensors = load_file(folder / TENSORS)
+            for name, expected in (like or {}).items():
+                found = tensors.get(name)
+                if found is None or (found.shape, found.dtype) != (expected.shape, expected.dtype):
+                    raise InputError(f"{name} is missing or of another shape")
+            return tensors, values
+        except (OSError, SafetensorError, InputError) as error:
             reason = " ".join(str(error).split())
             print(f"rti: warning: {folder} cannot be read ({reason}); trying the one before", file=sys.stderr)
     return None
-
-
-def _load(
-    folder: Path, like: Mapping[str, torch.Tensor], counts: Iterable[str]
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    values = json.loads((folder / VALUES).read_text(encoding="utf-8"))
-    if not isinstance(values, dict):
-        raise ValueError(f"{VALUES} holds no object")
-    digest = values.pop("digest", None)  # older checkpoints have none
-    if digest is not None and digest != _digest(folder / TENSORS, values):
-        raise ValueError("it is not as it was written: the digest differs")
-    for name in counts:
-        if type(values.get(name)) is not int or values[name] < 0:
-            raise ValueError(f"{name} is {values.get(name)!r}, not a whole number")
-    tensors = load_file(folder / TENSORS)
-    for name, expected in like.items():
-        found = tensors.get(name)
-        if found is None or (found.shape, found.dtype) != (expected.shape, expected.dtype):
-            raise ValueError(f"{name} is missing or of another shape")
-    return tensors, values
 
 
 def _digest(file: Path, values: dict[str, Any]) -> str:
@@ -129,11 +121,6 @@ def sweep(run: Path) -> None:
 def checkpoints(run: Path) -> list[Path]:
     """Complete checkpoints, oldest first."""
     return sorted(folder for folder in run.glob(NAME.replace("{:08d}", "*")) if folder.suffix != ".part")
-
-
-def _sync(file: Path) -> None:
-    with file.open("rb+") as opened:  # Windows forces only what may be written
-        os.fsync(opened.fileno())
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import nn
 
 from rti.backbones.base import Backbone, Condition
 from rti.elastic import ElasticModel
-from rti.images import contact_sheet, enlarge
-from rti.pipeline import Pipeline
 from rti.text.encoder import TextEncoder
 from rti.training.config import RunConfig
 from rti.training.stream import MicroBatch, Stream
@@ -67,25 +64,3 @@ class Task(ABC):
     def label(self, once: Any) -> str | None:
         """Under which name, if any, such steps are logged apart."""
         return None
-
-    def sheet(self) -> Image.Image:
-        """The stream's first subjects, from fixed noise: a row for the frozen backbone and for each budget."""
-        examples = [self.stream[position][0] for position in range(self.config.sample_count)]
-        if self.encoder is None:
-            subjects = {"label": [example.label for example in examples]}
-        else:
-            subjects = {"prompt": [example.caption for example in examples]}
-        pipe = Pipeline(self.model, self.encoder)
-        titles, pictures = [], []
-        for budget in (None, *self.budgets):
-            drawn = pipe(
-                **subjects,
-                budget=budget,
-                dense=budget is None,
-                num_inference_steps=self.config.sample_steps,
-                generator=[torch.Generator().manual_seed(number) for number in range(len(examples))],
-                progress=False,
-            )
-            titles.append("dense" if budget is None else f"R = {budget}")
-            pictures.append([enlarge(picture, 128) for picture in drawn.images])
-        return contact_sheet(pictures, titles, [str(subject) for subject in next(iter(subjects.values()))])

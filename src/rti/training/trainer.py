@@ -12,7 +12,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from rti.precision import emulated_warning, is_emulated
 from rti.training.average import MovingAverage
 from rti.training.config import RunConfig
 from rti.training.draws import DrawSettings, draw
-from rti.training.log import Journal, tracker_of
+from rti.training.log import Journal, draw_sheet, tracker_of
 from rti.training.signals import on_stop_signal
 from rti.training.state import CannotSave, hold, load_checkpoint, put, save_checkpoint, sweep, whole
 from rti.training.stream import MicroBatch, error_of_worker, micro_batches
@@ -52,9 +52,11 @@ class Trainer:
         optimisers = task.optimisers()
         self.objective, *self.optimisers = self.accelerator.prepare(task.module.train(), *optimisers)
         task.to(self.accelerator.device)
+        self.owners = {}  # the optimiser of each parameter
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
                 group["highest_lr"] = group["lr"]
+                self.owners |= dict.fromkeys(group["params"], optimiser)
         # Named only now: a wrapper that shards the parameters puts its own in their place.
         module = self.accelerator.unwrap_model(self.objective)
         self.parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}
@@ -88,7 +90,9 @@ class Trainer:
             batch = self._next_batch()
             broken += batch.broken
             draws = draw(shape, config.seed, self.step, batch.numbers, self.draw_settings).to(accelerator.device)
-            with self._synchronised(micro == self.accumulation - 1):
+            # Gradients are exchanged with the other processes only for the last micro-batch of a step.
+            last = micro == self.accumulation - 1
+            with nullcontext() if last else accelerator.no_sync(self.objective):
                 losses = self.objective(batch.images.to(accelerator.device), self.task.inputs(batch), draws, once)
                 loss = losses.mean() / self.accumulation
                 accelerator.backward(loss)
@@ -139,15 +143,6 @@ class Trainer:
         except InputError as error:
             raise error_of_worker(error) from None
 
-    @contextmanager
-    def _synchronised(self, now: bool) -> Iterator[None]:
-        """Exchange gradients with the other processes only for the last micro-batch of a step."""
-        if now:
-            yield
-        else:
-            with self.accelerator.no_sync(self.objective):
-                yield
-
     # The run.
 
     def run(self, on_step: Callable[[int, float], None] | None = None) -> None:
@@ -159,7 +154,7 @@ class Trainer:
                     self._save_or_go_on(self.step >= config.steps, self._save_for_use)
                 while self.step < config.steps and not self.stopping:
                     loss = self.train_step()
-                    journal.step(self.step, loss, self.last_label, self._learning_rate(), self.skipped, self.broken)
+                    journal.step(self, loss)
                     if on_step is not None:
                         on_step(self.step, loss)
                     saved = self.step == config.steps or self.stopping
@@ -179,27 +174,25 @@ class Trainer:
         self.asked = True
         self.stopping = self.accelerator.num_processes == 1  # the others, if any, must agree first
 
-    def _learning_rate(self) -> float:
+    @property
+    def learning_rate(self) -> float:
         return self.optimisers[0].param_groups[0]["lr"]
 
     def _look(self, journal: Journal) -> None:
         """Samples of the averaged weights, every so often and at the end."""
         every = self.config.sample_every
         due = bool(every) and (self.step % every == 0 or self.step == self.config.steps)
-        if not due or self.stopping or not self.accelerator.is_main_process or self._sharded:
+        sharded = any(hasattr(parameter, "full_tensor") for parameter in self.parameters.values())
+        if not due or self.stopping or not self.accelerator.is_main_process or sharded:
             return
         # Eager: other batch sizes than those of training would compile anew.
         with journal.paused(), self.average.applied(), torch.compiler.set_stance("force_eager"):
             self.task.module.eval()
             try:
-                journal.sheet(self.step, self.task)
+                journal.picture(self.step, draw_sheet(self.task))
             except (InputError, OSError) as error:  # what is only for the eye does not end a run
                 print(f"rti: warning: step {self.step} could not be shown: {error}", file=sys.stderr)
             self.task.module.train()
-
-    @property
-    def _sharded(self) -> bool:
-        return any(hasattr(parameter, "full_tensor") for parameter in self.parameters.values())
 
     # Saving and resuming.
 
@@ -225,7 +218,7 @@ class Trainer:
                 "kept; lower the learning rate"
             )
         for name, parameter in self.parameters.items():
-            for key, value in self._optimiser_state(parameter).items():
+            for key, value in self.owners[parameter].state.get(parameter, {}).items():
                 tensors[f"optimiser.{name}.{key}"] = whole(torch.as_tensor(value))
         if self.accelerator.is_main_process:
             tensors["generator"] = self.generator.get_state()
@@ -254,9 +247,6 @@ class Trainer:
         except (InputError, OSError, SafetensorError) as error:
             raise CannotSave(" ".join(str(error).split())) from None
 
-    def _optimiser_state(self, parameter: torch.nn.Parameter) -> dict[str, Any]:
-        return next((one.state[parameter] for one in self.optimisers if parameter in one.state), {})
-
     @torch.no_grad()
     def _resume(self) -> None:
         loaded = load_checkpoint(self.folder, self._weights() | {"generator": self.generator.get_state()}, COUNTS)
@@ -268,19 +258,13 @@ class Trainer:
         self.generator.set_state(tensors.pop("generator"))
         if self.accelerator.scaler is not None and "scaler" in values:
             self.accelerator.scaler.load_state_dict(values["scaler"])
-        owners = {
-            parameter: optimiser
-            for optimiser in self.optimisers
-            for group in optimiser.param_groups
-            for parameter in group["params"]
-        }
         for name, parameter in self.parameters.items():
             put(parameter, tensors[f"trained.{name}"])
             put(self.average.values[name], tensors[f"average.{name}"])
             prefix = f"optimiser.{name}."
             state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
             if state:
-                owners[parameter].state[parameter] = {
+                self.owners[parameter].state[parameter] = {
                     key: value if value.ndim == 0 else put(torch.zeros_like(parameter), value)
                     for key, value in state.items()
                 }

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from rti.errors import InputError
 from rti.files import in_one_line
 from rti.lab.plots import COLOURS, GREY, LINES, MARKERS, legend_below, panels, places_of
-from rti.lab.probes import paper
 from rti.method.config import ORDER_NAMES
 from rti.method.order import order
 
@@ -23,21 +22,19 @@ KINDS = {  # what the legend calls them, and their place in LINES: as gaps, fixe
     "fixed": ("evenly spaced cuts", 3),
     "skip": ("skipping", 6),
 }
-FAR = 2.5  # times the longest bar: a value of the paper beyond is no part of the axis
 ALIKE = 0.01  # shares of the tokens may differ by rounding
 TIME = "time of sampling (0 noise, 1 image)"
 
 
 # The data comes from a file: where something of it is missing, or of another kind, say so in one line.
 _of_data = in_one_line("the data of the figure is damaged; rti probe measures it again")
-DIAMOND = dict(marker="D", linestyle="", color="white", markeredgecolor="black", markersize=6)  # a value of the paper
 
 
 @_of_data
-def redundancy_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
+def redundancy_figure(values: dict[str, Any]) -> Figure:
     """Space, time and depth: Lorenz curve, EV of a middle block by time, EV by block with the proposed core."""
     space, time, depth = panels(3, 12.0, 4.2)
-    _lorenz(space, {"pictures drawn": values["lorenz"]["share_of_detail"]}, with_paper)
+    _lorenz(space, {"pictures drawn": values["lorenz"]["share_of_detail"]})
     space.set_title("(a) space: where the detail is")
     blocks = list(range(len(values["by_block"]["fixed"])))
     for place, (kind, (label, line)) in enumerate(KINDS.items()):
@@ -45,13 +42,6 @@ def redundancy_figure(values: dict[str, Any], with_paper: bool = False) -> Figur
         style |= {"linestyle": "--", "markersize": 0} if kind == "anew" else {}
         time.plot(values["times"], _percent(values["by_step"][kind]), **style)
         depth.plot(blocks, _percent(values["by_block"][kind]), label=label, **style)
-        if with_paper and kind in paper.BY_BLOCK:
-            style |= {"linestyle": ":", "marker": "", "linewidth": 1.2}
-            time.plot(paper.TIMES, _percent(paper.BY_STEP[kind]), **style)
-            stretch = (len(blocks) - 1) / (len(paper.BY_BLOCK[kind]) - 1)  # by relative depth
-            depth.plot([stretch * i for i in range(len(paper.BY_BLOCK[kind]))], _percent(paper.BY_BLOCK[kind]), **style)
-    if with_paper:
-        depth.plot([], [], ":", color=GREY, linewidth=1.2, label=f"dotted: {paper.MODEL}")
     first, last = values["proposed_core"]
     depth.axvspan(first - 0.5, last + 0.5, color=COLOURS[5], alpha=0.12, linewidth=0, label="proposed core")
     depth.xaxis.get_major_locator().set_params(integer=True)
@@ -64,63 +54,58 @@ def redundancy_figure(values: dict[str, Any], with_paper: bool = False) -> Figur
 
 
 @_of_data
-def lorenz_figure(curves: dict[str, Sequence[float]], with_paper: bool = False) -> Figure:
+def lorenz_figure(curves: dict[str, Sequence[float]]) -> Figure:
     """Cumulative detail against the share of patches, most detailed first, one curve per source."""
     (axes,) = panels(1, 5.4, 4.8)
-    _lorenz(axes, curves, with_paper)
+    _lorenz(axes, curves)
     axes.set_title("Where the detail of pictures is")
     axes.legend(frameon=False, loc="lower right")
     return axes.figure
 
 
-def _lorenz(axes: Axes, curves: dict[str, Sequence[float]], with_paper: bool) -> None:
+def _lorenz(axes: Axes, curves: dict[str, Sequence[float]]) -> None:
     """One curve is filled, and says what the paper reads off it; several are told apart by a legend."""
-    alone, named = len(curves) == 1, len(curves) > 1 or with_paper
-    axes.plot([0, 100], [0, 100], color=GREY, linewidth=1, label="even" if named else None)
+    alone = len(curves) == 1
+    axes.plot([0, 100], [0, 100], color=GREY, linewidth=1, label=None if alone else "even")
     for place, (name, curve) in enumerate(curves.items()):
         colour, held = COLOURS[place % len(COLOURS)], _percent(curve)
         shares = [100 * index / (len(curve) - 1) for index in range(len(curve))]
-        axes.plot(shares, held, color=colour, linewidth=1.8, label=name if named else None)
+        axes.plot(shares, held, color=colour, linewidth=1.8, label=None if alone else name)
         if alone:
             axes.fill_between(shares, shares, held, color=colour, alpha=0.12, linewidth=0)
-            for share in _percent(paper.IN_TOP):
+            for share in (15, 50):
                 y = held[round(share / 100 * (len(curve) - 1))]
                 axes.plot([0, share, share], [y, y, 0], ":", color=COLOURS[1], linewidth=1)
                 where = {"xy": (share, y), "xytext": (share + 3, y - 8), "color": COLOURS[1]}
                 axes.annotate(f"{share:.0f} %: {y:.0f} %", **where, fontsize=9)
-    if with_paper:
-        marks = DIAMOND | {"color": COLOURS[4], "markeredgecolor": GREY, "label": paper.MODEL, "zorder": 5}
-        axes.plot(_percent(paper.IN_TOP), _percent(paper.IN_TOP.values()), **marks)
-        if alone:
-            axes.legend(frameon=False, loc="lower right", fontsize=8)
     axes.set(xlim=(0, 100), xlabel="share of patches, most detailed first, %")
     axes.set(ylim=(0, 102), ylabel="share of all detail, %")
 
 
 @_of_data
-def groupings_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
+def groupings_figure(values: dict[str, Any]) -> Figure:
     """Spread, size-detail and retained variance of every reduction, as bars."""
     titles = {
         "spread": "spread of a group, grid cells\n(small: contiguous)",
         "size_detail": "size-detail correlation, mid-sampling\n(high: size follows content)",
         "retained": "variance retained, %\n(high: it summarises)",
     }
-    return _bars(values, titles, paper.GROUPINGS if with_paper else {}, "groups")
+    return _bars(values, titles, "groups")
 
 
 @_of_data
-def orders_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
+def orders_figure(values: dict[str, Any]) -> Figure:
     """What a partition of each order retains, and how compact its regions are."""
     titles = {
         "retained": "variance retained, %\n(high: it summarises)",
         "spread_per_patch": "distance of a patch to its region's centre,\ngrid cells (small: compact)",
     }
-    return _bars(values, titles, paper.ORDERS if with_paper else {}, "regions")
+    return _bars(values, titles, "regions")
 
 
-def _bars(values: dict[str, Any], titles: dict[str, str], beside: dict[str, tuple], what: str) -> Figure:
-    """One panel a measure, one bar a row, with standard errors, and the paper's value as a diamond."""
-    names, beyond = [row["name"] for row in values["rows"]], False
+def _bars(values: dict[str, Any], titles: dict[str, str], what: str) -> Figure:
+    """One panel a measure, one bar a row, with standard errors."""
+    names = [row["name"] for row in values["rows"]]
     colours = [LINES[place % len(LINES)] for place in places_of(names).values()]
     columns = panels(len(titles), 3.6 * len(titles) + 2.0, 0.6 * len(names) + 2.0)
     for panel, (axes, (measure, title)) in enumerate(zip(columns, titles.items(), strict=True)):
@@ -129,20 +114,8 @@ def _bars(values: dict[str, Any], titles: dict[str, str], beside: dict[str, tupl
         shown = [scale * (value or 0) for value in found]
         errors = [scale * (row[f"{measure}_error"] or 0) for row in values["rows"]]
         axes.barh(range(len(names)), shown, xerr=errors, color=colours, height=0.62, ecolor=GREY)
-        theirs = [beside.get(name, (None,) * len(titles))[panel] for name in names]
-        # At the lower edge of a bar, so that it hides no number.
-        marks = [(scale * value, place + 0.31) for place, value in enumerate(theirs) if value is not None]
-        own = max(*(s + e for s, e in zip(shown, errors, strict=True)), 0.01)
-        far = [mark for mark in marks if mark[0] > FAR * own]  # would shrink everything else: said at the edge instead
-        near = [mark for mark in marks if mark[0] <= FAR * own]
-        beyond = beyond or bool(far)
-        if near:
-            axes.plot(*zip(*near, strict=True), **DIAMOND)
-        low, high = min([0.0, *shown, *(x for x, _ in near)]), max([own, *(x for x, _ in near)])
+        low, high = min(0.0, *shown), max(*(s + e for s, e in zip(shown, errors, strict=True)), 0.01)
         room = (high - low) * 0.3
-        for value, place in far:
-            text = f"\N{RIGHTWARDS ARROW} {value:g}"
-            axes.text(high + 0.95 * room, place, text, ha="right", va="center", fontsize=9, color="black")
         for place, (value, y, error) in enumerate(zip(found, shown, errors, strict=True)):
             text = "no groups" if value is None else f"{y:.{digits}f}"
             axes.text(max(y + error, 0) + 0.12 * room, place, text, va="center", fontsize=9, color=GREY)
@@ -153,14 +126,12 @@ def _bars(values: dict[str, Any], titles: dict[str, str], beside: dict[str, tupl
         axes.invert_yaxis()
         axes.set(xlabel=title, xlim=(low - (0.1 * room if low < 0 else 0), high + room))
     note = f"{values['budget']} {what} of {values['patches']} patches, {values['prompts']} prompts; "
-    note += "lines: ± one standard error"
-    note += f"; diamonds{' and arrow' if beyond else ''}: {paper.MODEL}" if beside else ""
-    columns[0].figure.suptitle(note, fontsize=10)
+    columns[0].figure.suptitle(note + "lines: ± one standard error", fontsize=10)
     return columns[0].figure
 
 
 @_of_data
-def routing_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
+def routing_figure(values: dict[str, Any]) -> Figure:
     """The trained partition over sampling, one line a budget: detail ratio, size-detail, entropy of sizes."""
     ratio, correlation, entropy = panels(3, 12.0, 4.2)
     times = values["times"]
@@ -181,12 +152,6 @@ def routing_figure(values: dict[str, Any], with_paper: bool = False) -> Figure:
         ratio.set_ylim(low, high * (high / low) ** 0.2)  # room above the lines for what is said there
     ratio.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ratio.yaxis.set_minor_formatter(lambda value, _: "")
-    if with_paper:
-        late = dict(color=COLOURS[4], linestyle=":", linewidth=1.5)
-        ratio.axhline(paper.DETAIL_RATIO_LATE, **late)
-        correlation.plot([0.5], [paper.SIZE_DETAIL_TRAINED], **DIAMOND)
-        entropy.plot([], [], **late, label="paper: about 6 late in sampling")
-        entropy.plot([], [], **DIAMOND, label="paper: R = 256 of 1024, mid-sampling")
     correlation.axhline(0, color=GREY, linewidth=1)
     for axes in (ratio, correlation, entropy):
         axes.set(xlabel=TIME, xlim=(0, 1))
@@ -239,7 +204,7 @@ def profiles(probes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def profiles_figure(found: dict[str, dict[str, Any]], with_paper: bool = False) -> Figure:
+def profiles_figure(found: dict[str, dict[str, Any]]) -> Figure:
     """Variance retained against relative depth, a line per model, a panel per size of picture, small first.
 
     One panel for all where the size of any is not known.
@@ -253,10 +218,6 @@ def profiles_figure(found: dict[str, dict[str, Any]], with_paper: bool = False) 
         for place, (name, one) in enumerate(found.items()):
             if sizes[name] == size:
                 axes.plot(one["relative_depth"], _percent(one["retained"]), label=name, **_style(place))
-        if with_paper and (size == paper.SIZE or paper.SIZE not in places):
-            theirs = paper.BY_BLOCK["adaptive"]
-            depth = [block / (len(theirs) - 1) for block in range(len(theirs))]
-            axes.plot(depth, _percent(theirs), "--", color=GREY, linewidth=1.2, label=paper.MODEL)
         axes.set(xlabel="relative depth (0 first block, 1 last)", ylabel="variance retained, %", xlim=(-0.02, 1.02))
         axes.set_title("{} x {} pixels".format(*size) if size else "")
     bounds = [axes.get_ylim() for axes in columns]

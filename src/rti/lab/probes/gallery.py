@@ -125,9 +125,9 @@ def _data(run: Run) -> dict[str, Any]:
 
 
 def tint_groups(picture: Image.Image, groups: torch.Tensor, grid: tuple[int, int]) -> Image.Image:
-    """Every patch in the colour of its group, groups that touch in different ones, boundaries drawn. (N,) groups."""
-    colours = np.array([_rgb(colour) for colour in COLOURS])
-    wash = colours[_apart(groups.view(grid).cpu().numpy())]
+    """Every patch in the colour of its group, of which there are few, boundaries drawn. (N,) groups."""
+    colours = np.array([tuple(bytes.fromhex(colour[1:])) for colour in COLOURS])
+    wash = colours[groups.view(grid).cpu().numpy() % len(COLOURS)]
     return draw_regions(_blend(picture, wash, STRENGTH), groups, grid)
 
 
@@ -153,24 +153,3 @@ def _blend(picture: Image.Image, wash: np.ndarray, strength: np.ndarray | float)
     share = np.kron(np.broadcast_to(strength, (rows, columns, 1)), patch)
     mixed = (1 - share) * np.asarray(canvas, dtype=np.float64) + share * np.kron(wash, patch)
     return Image.fromarray(mixed.round().astype(np.uint8))
-
-
-def _apart(groups: np.ndarray) -> np.ndarray:
-    """A colour number for each patch, the same within a group, and different where groups touch while that is possible.
-
-    Greedy over the groups in order of their number; a group picks the colour least used by its neighbours.
-    """
-    beside = zip((groups[:, :-1], groups[:-1]), (groups[:, 1:], groups[1:]), strict=True)
-    touching = {pair for one, other in beside for pair in zip(one.flat, other.flat, strict=True)}
-    chosen: dict[int, int] = {}
-    for turn, group in enumerate(np.unique(groups)):
-        others = {a if b == group else b for a, b in touching if group in (a, b)} - {group}
-        taken = [chosen[other] for other in others if other in chosen]
-        # Of the colours that are equally free, each in its turn: all are used about as often.
-        free = range(turn, turn + len(COLOURS))
-        chosen[group] = min(free, key=lambda colour: taken.count(colour % len(COLOURS))) % len(COLOURS)
-    return np.vectorize(chosen.__getitem__)(groups)
-
-
-def _rgb(colour: str) -> tuple[int, ...]:
-    return tuple(bytes.fromhex(colour[1:]))

@@ -21,7 +21,7 @@ from torch import nn
 from rti.backbones.base import Backbone, Tokens
 from rti.backbones.layers import RMSNorm
 from rti.errors import InputError, check_finite, check_whole
-from rti.method.config import ReductionConfig
+from rti.method.config import ReductionConfig, setting
 from rti.method.reductions.base import Reduction, Span
 
 
@@ -34,8 +34,8 @@ class SkipConfig(ReductionConfig):
 
     name: ClassVar[str] = "token-skip"
 
-    capacity: float = 0.125
-    extra_groups: int = 0
+    capacity: float = setting(0.125, help="Share of the image tokens that every second block runs on.")
+    extra_groups: int = setting(0, help="How many of the last groups of two blocks run twice.")
 
     def __post_init__(self):
         super().__post_init__()
