@@ -57,7 +57,7 @@ def test_previews_come_before_the_end_and_name_their_step(studio):
     assert frames[0].message == "Drawing dense: step 1 of 4."
     assert frames[0].region is None
     preview = next(frame for frame in frames if frame.message.startswith("Drawing 10 regions: step 1"))
-    assert None not in preview
+    assert None not in (preview.dense, preview.region)
     assert ["times as fast" in frame.message for frame in frames] == [False] * (len(frames) - 1) + [True]
 
 

@@ -28,7 +28,7 @@ PREVIEW_SECONDS = 0.15  # between two previews: more often than that nobody sees
 
 
 class Frame(NamedTuple):
-    """What there is to see so far; `overlay` is the region picture with its regions, where the reduction has any."""
+    """What there is to see so far; `overlay` is the region picture with its regions, at the end."""
 
     dense: Image.Image | None
     region: Image.Image | None
@@ -109,7 +109,8 @@ class Studio:
             large = enlarge(picture, SHOWN)
             if dense is None:
                 return Frame(large, None, None, message)
-            overlay = None if hook.seen is None else draw_regions(picture, hook.seen[0], self.backbone.grid)
+            early = message or hook.seen is None  # regions come at the end: to show more would slow what is timed
+            overlay = None if early else draw_regions(picture, hook.seen[0], self.backbone.grid)
             return Frame(dense.dense, large, overlay, message)
 
         def after_step(pipe: Pipeline, step: int, when: float, values: dict[str, torch.Tensor]) -> None:
