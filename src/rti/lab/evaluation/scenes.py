@@ -17,7 +17,7 @@ from rti.files import write_whole
 from rti.images import INK, PAPER, contact_sheet, enlarge, open_image, save_image, wrap
 from rti.lab.intervals import as_list
 from rti.lab.pictures.compare import paired_summary
-from rti.lab.pictures.folder import PictureFolder, seconds_drawing
+from rti.lab.pictures.folder import PictureFolder, batches
 from rti.lab.pictures.generation import Generation, GenerationSettings, Shard
 from rti.lab.pictures.prompts import scene_prompts
 from rti.lab.pictures.scorers.geneval import GenEvalScorer, SceneDetector
@@ -104,7 +104,7 @@ def _evaluate(name: int | str, generation: Generation, split: str, batch: int, p
         "tasks": score.summary["groups"],
         "task_intervals": score.summary["group_intervals"],
         "images": score.summary["pictures"],
-        "seconds": round(seconds_drawing(folder.path), 3),
+        "seconds": round(sum(seconds for _, seconds in batches(folder.path)), 3),
         "how": how | {"rti": manifest["versions"]["rti"]},
     }
     return SceneResult(name, folder, score, row)
