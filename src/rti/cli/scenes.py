@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from rti.cli.options import command, number_option, seed_option
-from rti.cli.output import show_table
+from rti.cli.output import show_values
 
 
 @command
@@ -35,7 +35,5 @@ def scenes(
     written = write_shards(output, source, shard_size)
     sizes = [shard.stat().st_size for shard in output.glob("*.tar")]
     values = {"count": count, "written": written, "skipped": len(sizes) - written, "bytes": sum(sizes)}
-    names = ("pictures", "shards written", "shards that were there", "bytes")
-    rows = [(name, f"{value:,}") for name, value in zip(names, values.values(), strict=True)]
-    show_table(str(output), ("", ""), rows)
+    show_values(f"{output}: pictures, and shards", values)
     return values | dict(output=str(output), size=size, seed=seed, split=split, shard_size=shard_size, labels=labels)
