@@ -142,7 +142,12 @@ def run_benchmark(
     shape, scale = (dense.channels, *dense.image_size), dense.flow.guidance_scale if guidance is None else guidance
     generators = [torch.Generator().manual_seed(number) for number in range(batch)]
     noise = draw_noise(shape, generators, dense.flow.noise_scale, device)
-    picture = _generation(noise, condition, scale, dense.flow.steps if steps is None else steps)
+    options = {"steps": dense.flow.steps if steps is None else steps, "guidance_scale": scale}
+
+    def picture(model: Any, row: Row) -> torch.Tensor:
+        """A whole one, from the text encoder's states to the last step."""
+        return sample(model, noise, condition, **options, budget=row.budgets)
+
     run = _forward(noise, condition, scale) if steps is None else picture
 
     for row in rows:
@@ -196,13 +201,6 @@ def _forward(noise: torch.Tensor, condition: Condition, scale: float) -> Run:
         return guided.clean(noise, t, 0)
 
     return run
-
-
-def _generation(noise: torch.Tensor, condition: Condition, scale: float, steps: int) -> Run:
-    """Whole pictures, from the text encoder's states to the last step."""
-
-    options = {"steps": steps, "guidance_scale": scale}
-    return lambda model, row: sample(model, noise, condition, **options, budget=row.budgets)
 
 
 class _Counter:

@@ -135,7 +135,7 @@ def is_whole(path: Path, size: tuple[int, int]) -> bool:
             tail = file.read()
     except OSError:  # not there, or shorter than that
         return False
-    return head.startswith(_PNG) and tail == _END and struct.unpack(">II", head[16:24]) == (size[1], size[0])
+    return head.startswith(_PNG) and tail == _END and head[16:] == struct.pack(">II", size[1], size[0])
 
 
 def check_manifest(folder: Path, manifest: dict[str, Any]) -> bool:
