@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from rti.errors import InputError, check_whole
 from rti.files import in_one_line, require_regular
@@ -180,24 +179,17 @@ def scene_prompts(count: int, seed: int, split: str, kind: str = "text") -> Prom
     return PromptSet("scenes", kind, tuple(prompts), "geneval")
 
 
-class Benchmark(NamedTuple):
-    """Where a benchmark's file is, and its sha256; None where we could not learn it."""
-
-    address: str
-    sha256: str | None
-
-
 _GITHUB = "https://raw.githubusercontent.com"
-BENCHMARKS = {
-    "geneval": Benchmark(
+BENCHMARKS = {  # where the file is, and its sha256; None where we could not learn it
+    "geneval": (
         f"{_GITHUB}/djghosh13/geneval/main/prompts/evaluation_metadata.jsonl",
         "5c48e0813e812e3c373fa5c8ed07a8f0a483be30272b4427b0559c8048e67c13",
     ),
-    "parti": Benchmark(
+    "parti": (
         f"{_GITHUB}/google-research/parti/2c99f6652cbc7f0d0441aa91f4c7e7055bcb0071/PartiPrompts.tsv",
         "fab29e41bb512a169b56acab4cf2a41dcb675e285df2efcde6640c7dd3c440eb",
     ),
-    "mjhq": Benchmark("hf://datasets/playgroundai/MJHQ-30K/meta_data.json", None),
+    "mjhq": ("hf://datasets/playgroundai/MJHQ-30K/meta_data.json", None),
 }
 
 
