@@ -1,6 +1,7 @@
 """The benchmark: what it counts, what it times, and that both are about the same runs."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -8,17 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import rti
 from rti import cost
-from rti.lab.bench.benchmark import (
-    REFERENCE,
-    Benchmark,
-    Row,
-    Setting,
-    _attention,
-    random_condition,
-    run_benchmark,
-    twin,
-)
-from rti.lab.bench.stopwatch import PeakMemory, clock, parts_of, timed
+from rti.lab.bench.benchmark import Benchmark, Row, plain_attention, random_condition, run_benchmark, twin
+from rti.lab.bench.stopwatch import clock, parts_of, peak_memory, timed
 from rti.method.reductions import REDUCTIONS
 from test_cli import run, run_json
 from tiny import CORE, SAVE, make_backbone, make_inputs, refused, snapshot
@@ -65,8 +57,8 @@ def test_the_analytic_count_is_that_of_torchs_flop_counter(family, reduction, bu
 
 def test_speed_ups_are_ratios_of_the_medians_and_of_the_counts():
     """Numbers by hand: dense takes 6 s and 12 GFLOP a run, a budget 2 s and 3 GFLOP."""
-    dense = Row(Setting(), flops=12e9, times=[5.0, 6.0, 90.0])
-    lean = Row(Setting("region", 8), flops=3e9, times=[2.0, 1.0, 9.0])
+    dense = Row(flops=12e9, times=[5.0, 6.0, 90.0])
+    lean = Row("region", 8, flops=3e9, times=[2.0, 1.0, 9.0])
     result = Benchmark([dense, lean], batch=4, share=0.5, gemm=8e9)
     first, second = result.as_rows()
     assert (first["speedup"], first["analytic_speedup"], first["efficiency"]) == (1, 1, 1)
@@ -179,12 +171,10 @@ def test_attention_written_out_is_the_same_attention(family):
     backbone = make_backbone(family)
     inputs = make_inputs(backbone)
     expected = backbone(*inputs)
-    with _attention(REFERENCE):
+    with plain_attention():
         written_out = backbone(*inputs)
     assert not torch.equal(written_out, expected)  # another order of sums
     torch.testing.assert_close(written_out, expected, atol=1e-4, rtol=1e-4)
-    with _attention(Setting()):
-        assert torch.equal(backbone(*inputs), expected)
     assert torch.equal(backbone(*inputs), expected)
 
 
@@ -222,11 +212,7 @@ def test_the_peak_is_that_of_the_block_and_not_of_what_was_before():
     def hold(megabytes: int) -> None:
         torch.ones(megabytes * 250_000).sum()
 
-    peaks = []
-    for megabytes in (1, 600, 1):
-        with PeakMemory(torch.device("cpu")) as peak:
-            hold(megabytes)
-        peaks.append(peak.gigabytes)
+    peaks = [peak_memory(partial(hold, megabytes), torch.device("cpu")) for megabytes in (1, 600, 1)]
     if None in peaks:
         pytest.skip("this system does not tell")
     assert peaks[1] - peaks[0] == pytest.approx(0.6, abs=0.1)

@@ -9,7 +9,7 @@ from rti.cli import main
 from rti.lab import scenes
 from rti.lab.intervals import stratified_summary
 from rti.lab.pictures.compare import check_pair, compare_folders, open_row, paired_summary
-from rti.lab.pictures.folder import Entry, PictureFolder, entries_text, manifest_digest
+from rti.lab.pictures.folder import Entry, PictureFolder, entries_text
 from rti.lab.pictures.scorers.fid import pictures_in, read_features
 from rti.lab.pictures.scorers.results import Score, score_path, strata, summary
 from scorer_models import SMALL_VISION, save_bert_tokenizer, save_clip, save_image_reward, save_mask2former, write_lines
@@ -79,7 +79,7 @@ def make_run(path, scores, metric="geneval", scorer=None, **changes):
         for number, value in enumerate(row)
     ]
     found = summary(entries, rows, by_group=metric == "geneval")
-    Score(metric, scorer or {"model": "m"}, found, rows, manifest_digest(manifest)).write(
+    Score(metric, scorer or {"model": "m"}, found, rows, PictureFolder(path, manifest, ()).digest).write(
         path / "scores" / f"{metric}.json"
     )
     return path

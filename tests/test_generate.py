@@ -72,7 +72,7 @@ def test_pictures_are_those_of_the_pipeline_with_their_own_seeds(pipe, tmp_path)
     for prompt in prompts.prompts:
         for number in range(2):
             expected = pipe(
-                prompt.subject,
+                prompt.prompt,
                 generator=torch.Generator().manual_seed(picture_seed(5, prompt.index, number)),
                 budget=16,
                 num_inference_steps=2,

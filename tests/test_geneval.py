@@ -10,7 +10,7 @@ from PIL import Image
 
 from rti.lab.judge import judge, relative_positions
 from rti.lab.pictures.folder import Entry
-from rti.lab.pictures.prompts import read_geneval
+from rti.lab.pictures.prompts import open_prompts
 from rti.lab.pictures.scorers.clip import Clip
 from rti.lab.pictures.scorers.geneval import (
     CLASSES,
@@ -261,9 +261,9 @@ class Synthetic:
 
 
 def geneval_entries():
-    prompts = read_geneval(METADATA, "geneval").prompts
+    prompts = open_prompts(str(METADATA)).prompts
     files = ("0.png", "1.png", "2.png", "3.png")
-    return [Entry(one.index, one.subject, one.group, files, (0, 1, 2, 3), one.metadata) for one in prompts]
+    return [Entry(one.index, one.prompt, one.group, files, (0, 1, 2, 3), one.metadata) for one in prompts]
 
 
 def score_all(detect):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rti.lab import scenes
-from rti.lab.pictures.prompts import BENCHMARKS, open_prompts, read_mjhq
+from rti.lab.pictures.prompts import BENCHMARKS, open_prompts
 from scorer_models import LINES, write_lines
 from tiny import refused
 
@@ -25,7 +25,7 @@ def needs(path):
 @needs(PARTI)
 def test_parti_prompts_are_1632_unique_prompts_with_their_quotes():
     prompts = open_prompts(str(PARTI))
-    subjects = [prompt.subject for prompt in prompts.prompts]
+    subjects = [prompt.prompt for prompt in prompts.prompts]
     assert len(subjects) == len(set(subjects)) == 1632
     raw = PARTI.read_bytes().split(b"\n")[1:-1]
     assert [subject.encode() for subject in subjects] == [line.split(b"\t")[0] for line in raw]  # byte by byte
@@ -52,7 +52,7 @@ def test_geneval_has_553_prompts_of_four_pictures_in_its_own_layout():
 @needs(PARTI)
 def test_the_checksums_are_those_of_the_files():
     for name, path in (("geneval", GENEVAL), ("parti", PARTI)):
-        assert BENCHMARKS[name].sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert BENCHMARKS[name][1] == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_tab_separated_prompts_keep_quotes_and_odd_characters(tmp_path):
@@ -60,13 +60,13 @@ def test_tab_separated_prompts_keep_quotes_and_odd_characters(tmp_path):
     lines += ["two\u2028lines\tArts\tBasic\t"]
     (tmp_path / "some.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     prompts = open_prompts(str(tmp_path / "some.tsv")).prompts
-    assert [prompt.subject for prompt in prompts] == ['"Quoted"', 'a "b" c', "two\u2028lines"]
+    assert [prompt.prompt for prompt in prompts] == ['"Quoted"', 'a "b" c', "two\u2028lines"]
     assert [prompt.group for prompt in prompts] == ["Arts", "People", "Arts"]
 
 
 def test_metadata_in_genevals_format_is_read_line_by_line(tmp_path):
     prompts = open_prompts(str(write_lines(tmp_path / "lines.jsonl")))
-    assert [prompt.subject for prompt in prompts.prompts] == [line["prompt"] for line in LINES]
+    assert [prompt.prompt for prompt in prompts.prompts] == [line["prompt"] for line in LINES]
     assert [prompt.group for prompt in prompts.prompts] == [line["tag"] for line in LINES]
     assert prompts.prompts[4].metadata == LINES[4]
 
@@ -79,18 +79,19 @@ def mjhq(**changes):
     return entries | changes
 
 
-def test_mjhq_pictures_lie_in_a_folder_for_each_category(tmp_path):
+def test_mjhq_pictures_lie_in_a_folder_for_each_category(tmp_path, monkeypatch):
     path = tmp_path / "meta_data.json"
     path.write_text(json.dumps(mjhq()))
     prompts = open_prompts(str(path))
-    assert [prompt.subject for prompt in prompts.prompts] == ["animals 0", "animals 1", "food 0"]
+    assert [prompt.prompt for prompt in prompts.prompts] == ["animals 0", "animals 1", "food 0"]
     assert [prompts.layout(one, 0, 1) for one in prompts.prompts] == [
         "animals/animals0.png",
         "animals/animals1.png",
         "food/food0.png",
     ]
-    with refused("3 prompts in 2 categories"):
-        read_mjhq(path, "mjhq")  # what was fetched must be the whole
+    monkeypatch.setattr("rti.data.fetch.fetch", lambda address: path)
+    with refused("3 prompts; MJHQ-30K has 30000"):
+        open_prompts("mjhq")  # what was fetched must be the whole
 
 
 @pytest.mark.parametrize("entry", [
@@ -110,7 +111,7 @@ def test_mjhq_names_that_are_no_plain_names_are_refused(tmp_path, entry):
 def test_a_text_file_has_a_prompt_per_line(tmp_path):
     (tmp_path / "mine.txt").write_text("a red cube\r\n\n  a blue ball \n", encoding="utf-8")
     prompts = open_prompts(str(tmp_path / "mine.txt"))
-    assert [(prompt.index, prompt.subject) for prompt in prompts.prompts] == [(0, "a red cube"), (1, "a blue ball")]
+    assert [(prompt.index, prompt.prompt) for prompt in prompts.prompts] == [(0, "a red cube"), (1, "a blue ball")]
     assert prompts.layout(prompts.prompts[1], 2, 4) == "00001-0002.png"
 
 
@@ -121,14 +122,14 @@ def test_a_text_file_has_a_prompt_per_line(tmp_path):
 def test_class_labels_are_balanced(count):
     prompts = open_prompts("classes", count, classes=10)
     assert prompts.kind == "labels"
-    labels = [prompt.subject for prompt in prompts.prompts]
+    labels = [prompt.prompt for prompt in prompts.prompts]
     sizes = [labels.count(label) for label in range(10)]
     assert sum(sizes) == count and max(sizes) - min(sizes) <= 1
     assert len({prompts.layout(one, 0, 1) for one in prompts.prompts}) == count
 
 
 def test_fifty_thousand_labels_are_the_default():
-    labels = [prompt.subject for prompt in open_prompts("classes", classes=1000).prompts]
+    labels = [prompt.prompt for prompt in open_prompts("classes", classes=1000).prompts]
     assert len(labels) == 50_000
     assert {labels.count(label) for label in (0, 1, 500, 999)} == {50}
     with refused("class-conditional"):
@@ -138,7 +139,7 @@ def test_fifty_thousand_labels_are_the_default():
 def test_scenes_are_the_prompts_of_the_world_with_what_they_ask_for():
     prompts = open_prompts("scenes", 12, seed=3, split="held-out").prompts
     world = scenes.prompts(12, 3, "held-out")
-    assert [prompt.subject for prompt in prompts] == [scene.caption for scene in world]
+    assert [prompt.prompt for prompt in prompts] == [scene.caption for scene in world]
     assert [prompt.metadata for prompt in prompts] == [scene.metadata() for scene in world]
     assert [prompt.group for prompt in prompts] == list(scenes.TASKS) * 2
     assert len(open_prompts("scenes")) == 240
@@ -197,8 +198,7 @@ def served(tmp_path, monkeypatch):
     address = source.as_uri()
 
     def expect(sha256):
-        wanted = BENCHMARKS["geneval"]._replace(address=address, sha256=sha256)
-        monkeypatch.setitem(BENCHMARKS, "geneval", wanted)
+        monkeypatch.setitem(BENCHMARKS, "geneval", (address, sha256))
         return source
 
     return expect
@@ -206,7 +206,7 @@ def served(tmp_path, monkeypatch):
 
 def test_a_benchmark_is_fetched_once_into_the_cache(served, tmp_path):
     source = served(hashlib.sha256(write_lines(tmp_path / "x.jsonl").read_bytes()).hexdigest())
-    assert [prompt.subject for prompt in open_prompts("geneval").prompts] == [line["prompt"] for line in LINES]
+    assert [prompt.prompt for prompt in open_prompts("geneval").prompts] == [line["prompt"] for line in LINES]
     source.unlink()
     assert len(open_prompts("geneval")) == 6
     assert open_prompts("geneval").source == "geneval"

@@ -12,7 +12,7 @@ from rti.lab.judge import judge
 from rti.lab.scenes.classes import CLASSES, class_example, class_of, class_prompts, class_scene
 from rti.lab.scenes.detect import detect
 from rti.lab.scenes.render import batch, render
-from rti.lab.scenes.source import ClassScenesSource
+from rti.lab.scenes.source import ScenesSource
 from rti.lab.scenes.world import HELD_OUT_PAIRS, Thing, prompts
 from rti.text.vocabulary import COLOURS, SHAPES, TEXTURES
 
@@ -46,7 +46,7 @@ def test_scene_and_label_are_inverse():
 
 def test_wrong_classes():
     for label in (-1, 56):
-        with pytest.raises(InputError, match=f"unknown class {label}; allowed: 0 to 55"):
+        with pytest.raises(InputError, match=f"class must be a whole number from 0 to 55, got {label}"):
             class_scene(label)
     with pytest.raises(InputError, match="a class is of one object, got 2"):
         class_of(next(scene for scene in prompts(6, 0) if len(scene.objects) == 2))
@@ -85,7 +85,7 @@ def test_prompts_are_balanced_and_fixed():
 
 def test_the_source_shows_every_class_in_turn():
     source = open_data("scenes", 16, kind="labels", seed=7)
-    assert isinstance(source, ClassScenesSource) and (source.kind, source.endless) == ("labels", True)
+    assert (source.kind, source.endless) == ("labels", True)
     assert source.classes == list(CLASSES) and "56 classes" in source.describe()
     labels = [source[index].label for index in range(3 * NUMBER)]
     turns = [labels[start : start + NUMBER] for start in range(0, 3 * NUMBER, NUMBER)]
@@ -107,7 +107,7 @@ def test_examples_depend_on_seed_and_index_alone():
     assert not torch.equal(source[5].image, source[5 + NUMBER].image)
     assert not torch.equal(source[5].image, open_data("scenes", 64, kind="labels", seed=5)[5].image)
     with pytest.raises(IndexError):
-        ClassScenesSource(16, length=5)[5]
+        ScenesSource(16, length=5, kind="labels")[5]
 
 
 def test_pictures_are_those_of_the_captioned_world():

@@ -12,7 +12,7 @@ from rti.cli.models import GUIDANCE_BUDGET_HELP, MODEL_HELP
 from rti.cli.options import Runtime, budget_option, command, guidance_option, number_option, steps_option
 from rti.cli.output import say, show_table, span
 from rti.errors import InputError
-from rti.presets import default_core, preset_of
+from rti.presets import preset_of, usual_core
 from rti.shipped import shipped
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def bench(
     preset = preset_of(model, runtime.size)
     options = {"--reductions": reductions, "--set": setting, "--core": span(core)}
     ships = runtime.adapter is None and shipped(model) is not None
-    usual = preset.core if preset else default_core(pipe.backbone.depth)
+    usual = usual_core(model, pipe.backbone.depth, runtime.size)
     dense, models = _models(pipe, model, ships, options, usual, any(text is not None for text in texts))
     plain = twin(dense) if runtime.compile or runtime.int8 else None
     for module in (dense, *(one.backbone for one in models.values())):
@@ -81,37 +81,17 @@ def bench(
         if runtime.compile:
             module.compile_repeated_blocks()
     trained = ",".join(map(str, preset.budgets)) if preset and pipe.elastic is None else BUDGETS
-    result = run_benchmark(
-        dense,
-        models,
-        [parse_budget(text) for text in (budgets or trained).split(",")],
-        texts,
-        None if guidance_budget is None else parse_budget(guidance_budget),
-        batch=batch,
-        steps=steps,
-        guidance=guidance,
-        passes=passes,
-        warmup=warmup,
-        reference=reference,
-        plain=plain,
-    )
-    values = {
-        "benchmark": model,
-        "batch": batch,
-        "steps": steps,
-        "guidance": dense.flow.guidance_scale if guidance is None else guidance,
-        "dtype": runtime.dtype,
-        "device": str(dense.device),
-        "threads": torch.get_num_threads(),
-        "compile": runtime.compile,
-        "int8": runtime.int8,
-        "passes": passes,
-        "torch": torch.__version__,
-        "gemm_gflops": round(result.gemm / 1e9, 1),
-        "dense_gflops": round(result.dense_rate / 1e9, 1),
-        "dense_share_of_gemm": round(result.dense_rate / result.gemm, 3),
-        "rows": result.as_rows(),
-    }
+    wanted = [parse_budget(text) for text in (budgets or trained).split(",")]
+    guidance = dense.flow.guidance_scale if guidance is None else guidance
+    how = dict(batch=batch, steps=steps, guidance=guidance)
+    more = dict(passes=passes, warmup=warmup, reference=reference, plain=plain)
+    result = run_benchmark(dense, models, wanted, texts, parse_budget(guidance_budget), **how, **more)
+    values = {"benchmark": model} | how
+    values |= dict(dtype=runtime.dtype, device=str(dense.device), threads=torch.get_num_threads())
+    values |= dict(compile=runtime.compile, int8=runtime.int8, passes=passes, torch=torch.__version__)
+    rates = {"gemm": result.gemm, "dense": result.dense_rate}
+    values |= {f"{name}_gflops": round(rate / 1e9, 1) for name, rate in rates.items()}
+    values |= {"dense_share_of_gemm": round(result.dense_rate / result.gemm, 3), "rows": result.as_rows()}
     _show(values)
     if plot is not None:
         from rti.lab.plots import cost_figure
@@ -132,18 +112,15 @@ def _models(
         core = pipe.elastic.config.core
         pipe.model = pipe.elastic.detach()
     if pipe.elastic is not None:
-        given = [name for name, value in options.items() if value]
-        if given:
+        if given := next((name for name, value in options.items() if value), None):
             instead = ", or name the --reductions to time in its place" if ships else ""
-            why = f"{model} has an adapter, which says so itself; leave it out{instead}"
-            raise InputError(f"{given[0]} given, but {why}")
+            raise InputError(f"{given} given, but {model} has an adapter, which says so itself; leave it out{instead}")
         with pipe.elastic.dense() as backbone:
             dense = twin(backbone)
         return dense, {pipe.elastic.config.name: pipe.elastic.fuse(keep=False)}
 
-    models = {}
+    models, typed = {}, (options["--set"] or [], options["--core"])
     for name in (options["--reductions"] or "region").split(","):
-        typed = (options["--set"] or [], options["--core"])
         config = untrained_config(name, *typed, usual=core, text_regions=text_regions)
         models[name] = attach(twin(pipe.backbone), config).fuse(keep=False).eval()
     return pipe.backbone, models
@@ -155,11 +132,11 @@ _LAST = ("interface", "coda", "head", "run")
 
 
 def _show(values: dict[str, Any]) -> None:
-    rows, several = values["rows"], len({row["model"] for row in values["rows"] if row["budget"] != "dense"}) > 1
-    cells, names = [], []
+    rows, cells, names = values["rows"], [], []
+    several = len({row["model"] for row in rows if row["budget"] != "dense"}) > 1
     for row in rows:
-        name = row["model"] if row["budget"] == "dense" else str(row["budget"])
-        names.append(f"{row['model']} {name}" if several and row["budget"] != "dense" else name)
+        name = row["model"] if row["budget"] == "dense" or several else ""
+        names.append(f"{name} {row['budget']}".strip() if row["budget"] != "dense" else name)
         speeds = [f"{row[field]:.2f}x" for field in ("speedup", "analytic_speedup")]
         memory = "" if row["peak_memory_gigabytes"] is None else f"{row['peak_memory_gigabytes']:.2f}"
         numbers = [row["text_budget"] or "full", row["seconds"], row["images_per_second"], *speeds]
@@ -168,17 +145,14 @@ def _show(values: dict[str, Any]) -> None:
     how = f"{values['threads']} threads, median of {values['passes']}"
     how += (", compiled" if values["compile"] else "") + (", int8" if values["int8"] else "")
     title = f"{values['benchmark']}: {what}, batch {values['batch']}, {values['dtype']}, {values['device']}, {how}"
-    titles = ("budget", "text", "seconds", "images/s", "faster", "analytic", "of it", "peak GB")
-    show_table(title, titles, cells)
+    show_table(title, ("budget", "text", "seconds", "images/s", "faster", "analytic", "of it", "peak GB"), cells)
 
     timed = [(name, row["parts"]) for name, row in zip(names, rows, strict=True) if row["parts"]]
-    known = dict.fromkeys(part for _, parts in timed for part in parts)
-    own = [part for part in known if part not in _FIRST + _LAST]
-    shares = [
-        [part, *(f"{100 * parts[part] / parts['run']:.1f}" if part in parts else "" for _, parts in timed)]
-        for part in (*_FIRST, *own, *_LAST)
-        if part in known
-    ]
+    known = dict.fromkeys(part for _, parts in timed for part in parts if part not in _FIRST + _LAST)
+    shares = []
+    for part in (*_FIRST, *known, *_LAST):
+        cells = [f"{100 * parts[part] / parts['run']:.1f}" if part in parts else "" for _, parts in timed]
+        shares += [[part, *cells]] if any(cells) else []
     columns = ("", *(name for name, _ in timed))
     show_table("Where the time goes, % of a run (interface: all around the core)", columns, shares)
     rates = f"dense runs at {values['dense_gflops']} GFLOP/s, {100 * values['dense_share_of_gemm']:.0f} %"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,9 +70,8 @@ def scenes(
     pipe, settings = runtime.load(model), drawing.settings() | {"int8": runtime.int8}
     names = {"model": model, "adapter": runtime.adapter}
     split = split or ("held-out" if held_out else "train")
-    results = evaluate_scenes(
-        pipe, _budgets(budget, pipe), images, seed, split, output, drawing.batch, names, **settings
-    )
+    budgets = _budgets(budget, pipe)
+    results = evaluate_scenes(pipe, budgets, images, seed, split, output, drawing.batch, names, **settings)
     rows = [result.row for result in results]
     how = {name: rows[0]["how"][name] for name in ("seed", "split", "steps", "guidance")}
     values = rows[0] | names | settings | how | {"rows": rows}
@@ -99,11 +99,10 @@ def _show(values: dict[str, Any]) -> None:
             interval = [100 * side for side in change["interval"] or ()]
             between = "{:+.1f} to {:+.1f}".format(*interval) if interval else "none: no two differ"
             changes.append((str(row["budget"]), f"{100 * change['overall']:+.1f}", between))
-    title = (
-        "SceneEval of {model}: % right and 95 % interval\n{images} pictures a row ({split}), seed {seed}, {steps} steps"
-    )
+    title = "SceneEval of {model}: % right and 95 % interval\n"
+    title += "{images} pictures a row ({split}), seed {seed}, {steps} steps, guidance {guidance}"
     columns = ["budget", "overall", *(task.replace("_", "\n") for task in values["tasks"])]
-    show_table((title + ", guidance {guidance}").format(**values), columns, rows)
+    show_table(title.format(**values), columns, rows)
     if changes:
         show_table("Overall minus dense, paired", ("budget", "points", "95 % interval"), changes)
 
@@ -130,8 +129,6 @@ def loss(
     paired. It tells apart what accuracy needs many more pictures to tell apart.
     --estimate clean shows how much of it is the fault of the estimate.
     """
-    import json
-
     from rti.data import open_data
     from rti.files import write_whole
     from rti.lab.evaluation.loss import evaluate_loss

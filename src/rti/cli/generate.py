@@ -19,7 +19,7 @@ from rti.cli.options import (
     seed_option,
     steps_option,
 )
-from rti.cli.output import say, show_error, show_table
+from rti.cli.output import say, show_error, show_values
 from rti.method.budgets import parse_budget
 
 PROMPTS_HELP = (
@@ -37,9 +37,8 @@ class Drawing(MoreBudgets):
     batch: int = number_option(16, help="Pictures at a time on each process; it does not change them.")
 
     def settings(self) -> dict[str, Any]:
-        budgets = {"guidance_budget": self.guidance_budget, "text_budget": self.text_budget}
-        parsed = {name: parse_budget(text) for name, text in budgets.items()}
-        return parsed | {"steps": self.steps, "guidance": self.guidance}
+        more = {"guidance_budget": parse_budget(self.guidance_budget), "text_budget": parse_budget(self.text_budget)}
+        return more | {"steps": self.steps, "guidance": self.guidance}
 
 
 @command
@@ -90,19 +89,11 @@ def generate(
     if shard.rank > 0:
         return None
     rate, missing = images_per_second(output), generation.missing()
-    values = {
-        "output": str(output),
-        "prompts": len(wanted),
-        "pictures": len(generation.pictures),
-        "drawn": result.drawn,
-        "there_before": result.there,
-        "seconds": round(result.seconds, 3),
-        "images_per_second": None if rate is None else round(rate, 4),
-        "processes": shard.world,
-        "missing": missing,
-    }
-    rows = [(name.replace("_", " "), str(value)) for name, value in values.items()]
-    show_table(f"rti generate {model} --prompts {prompts}", ("", ""), rows)
+    values = {"output": str(output), "prompts": len(wanted), "pictures": len(generation.pictures)}
+    values |= {"drawn": result.drawn, "there_before": result.there, "seconds": round(result.seconds, 3)}
+    values |= {"images_per_second": None if rate is None else round(rate, 4), "processes": shard.world}
+    values |= {"missing": missing}
+    show_values(f"rti generate {model} --prompts {prompts}", values)
     if missing:
         say(f"process 1 of {shard.world} is done; {missing} pictures are still being drawn by the others")
     return values | {"manifest": generation.manifest}

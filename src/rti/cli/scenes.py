@@ -8,8 +8,7 @@ from typing import Any
 import typer
 
 from rti.cli.options import command, number_option, seed_option
-from rti.cli.output import show_table
-from rti.errors import InputError
+from rti.cli.output import show_values
 
 
 @command
@@ -29,19 +28,12 @@ def scenes(
     The same arguments give the same pictures, those that training on --data scenes sees. To resume, run the same
     command again: shards that are there are whole, and stay.
     """
-    from tqdm.auto import tqdm
-
     from rti.lab.scenes.shards import write_shards
-    from rti.lab.scenes.source import ClassScenesSource, ScenesSource
+    from rti.lab.scenes.source import ScenesSource
 
-    if labels and split != "train":
-        raise InputError(f"split {split!r} is of captions; with labels all classes are trained")
-    source = (ClassScenesSource if labels else ScenesSource)(size, seed, count, split)
-    with tqdm(total=count, unit="picture", delay=1) as bar:  # silent if nothing is to be done, or refused
-        written = write_shards(output, source, shard_size, bar.update)
+    source = ScenesSource(size, seed, count, split, kind="labels" if labels else "text")
+    written = write_shards(output, source, shard_size)
     sizes = [shard.stat().st_size for shard in output.glob("*.tar")]
     values = {"count": count, "written": written, "skipped": len(sizes) - written, "bytes": sum(sizes)}
-    names = ("pictures", "shards written", "shards that were there", "bytes")
-    rows = [(name, f"{value:,}") for name, value in zip(names, values.values(), strict=True)]
-    show_table(str(output), ("", ""), rows)
+    show_values(f"{output}: pictures, and shards", values)
     return values | dict(output=str(output), size=size, seed=seed, split=split, shard_size=shard_size, labels=labels)

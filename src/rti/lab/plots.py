@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rti.errors import InputError
+from rti.files import in_one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from PIL import Image
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: told apart by everyone
 LINES = (*COLOURS, "#7A5C3E", "#999999", "#882255", "#117733")  # where there are more
@@ -48,39 +48,27 @@ def axes(width: float = 6.0, height: float = 4.0) -> Axes:
 
 def panels(count: int, width: float = 11.0, height: float = 3.6) -> list[Axes]:
     """Several side by side in one figure."""
-    row = _figure(figsize=(width, height), layout="constrained").subplots(1, count, squeeze=False)
-    for one in row[0]:
+    row = list(_figure(figsize=(width, height), layout="constrained").subplots(1, count, squeeze=False)[0])
+    for one in row:
         one.grid(alpha=0.25)
         one.spines[["top", "right"]].set_visible(False)
-    return list(row[0])
+    return row
 
 
-def picture_grid(
-    rows: Sequence[Sequence[Image.Image | None]],
-    row_labels: Sequence[str],
-    column_labels: Sequence[str],
-    side: float = 1.7,
-) -> Figure:
+def picture_grid(rows: Sequence[Sequence[Any]], row_labels: Sequence[str], column_labels: Sequence[str]) -> Figure:
     """Pictures in rows with labels at the left and above; None leaves a place empty."""
-    columns = max(len(row) for row in rows)
-    # Room for the labels: at the left by the longest of their lines, above by the most lines.
-    left = 0.15 + 0.085 * max((len(line) for label in row_labels for line in label.split("\n")), default=0)
-    headings = [textwrap.fill(label, max(8, int(13 * side))) for label in column_labels]
-    top = 0.12 + 0.17 * max((label.count("\n") + 1 for label in headings), default=0)
-    width, height = left + columns * side, top + len(rows) * side
-    figure = _figure(figsize=(width, height))
+    columns, style = max(map(len, rows)), {"fontsize": 9, "color": GREY}
+    figure = _figure(figsize=(1.5 + 1.7 * columns, 0.6 + 1.7 * len(rows)), layout="compressed")
     places = figure.subplots(len(rows), columns, squeeze=False)
-    figure.subplots_adjust(left / width, 0.01, 0.995, 1 - top / height, wspace=0.04, hspace=0.04)
-    for row, (pictures, label) in enumerate(zip(rows, row_labels, strict=True)):
-        for column in range(columns):
-            place = places[row][column]
-            place.set_axis_off()
-            if column < len(pictures) and pictures[column] is not None:
-                place.imshow(pictures[column])
-            if row == 0 and column < len(headings):
-                place.set_title(headings[column], fontsize=9, color=GREY)
-        middle = 1 - (top + (row + 0.5) * side) / height
-        figure.text((left - 0.08) / width, middle, label, ha="right", va="center", fontsize=9, color=GREY)
+    for place, heading in zip(places[0], column_labels, strict=False):
+        place.set_title(textwrap.fill(heading, 22), **style)
+    for row, pictures, label in zip(places, rows, row_labels, strict=True):
+        row[0].set_ylabel(label, rotation="horizontal", ha="right", va="center", **style)
+        for place, picture in itertools.zip_longest(row, pictures):
+            place.set(xticks=[], yticks=[])
+            place.spines[:].set_visible(False)
+            if picture is not None:
+                place.imshow(picture)
     return figure
 
 
@@ -96,11 +84,9 @@ def _figure(**settings: Any) -> Figure:
 
 def save(figure: Figure, path: Path, **options: Any) -> Path:
     """Write a figure, as PNG, SVG or PDF by its name."""
-    try:
+    with in_one_line(f"cannot write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=160, **options)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot write {path}: {error}") from None
     return path
 
 
@@ -114,10 +100,10 @@ def save_both(figure: Figure, path: Path) -> list[Path]:
 
 def cost_figure(values: dict[str, Any], path: Path) -> Path:
     """Measured and analytic cost of a forward pass against the budget, in percent of dense, as in the paper."""
-    one = axes()
-    rows = [row for row in values["rows"] if row["budget"] != "dense"]
-    lines: dict[str, list[dict[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: row["budget"]):
+    one, lines = axes(), {}
+    rows = sorted((row for row in values["rows"] if row["budget"] != "dense"), key=lambda row: row["budget"])
+    ticks = list(dict.fromkeys(row["budget"] for row in rows))
+    for row in rows:
         text = "" if row["text_budget"] is None else f", {row['text_budget']} text tokens"
         lines.setdefault(row["model"] + text, []).append(row)
     for colour, (name, some) in zip(itertools.cycle(COLOURS), lines.items(), strict=False):
@@ -126,7 +112,6 @@ def cost_figure(values: dict[str, Any], path: Path) -> Path:
             one.plot([row["budget"] for row in some], costs, style, color=colour, label=f"{name}, {kind}")
     one.axhline(100, color=GREY, linewidth=1, label="dense")
     one.set_xscale("log", base=2)
-    ticks = sorted({row["budget"] for row in rows})
     one.set_xticks(ticks, map(str, ticks))
     one.minorticks_off()
     one.set(xlabel="budget R, region tokens in the core", ylabel="cost of a forward pass, % of dense", ylim=(0, 105))

@@ -12,8 +12,8 @@ import random
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -28,7 +28,7 @@ from rti.backbones.base import Backbone, Condition
 from rti.elastic import ElasticModel
 from rti.errors import check_whole
 from rti.flow import draw_noise
-from rti.lab.bench.stopwatch import PeakMemory, clock, parts_of
+from rti.lab.bench.stopwatch import clock, parts_of, peak_memory
 from rti.loading import FAMILIES
 from rti.method.budgets import Budget, Budgets, resolve_budget
 from rti.sampling import GuidedVelocity, sample
@@ -37,30 +37,20 @@ GEMM = (1280, 768, 2304)  # rows, inputs and outputs of the linear layer whose r
 TIME = 0.5  # of the forward pass that is measured; guidance applies there in both families
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What one row measures: dense, or a model with a reduction at its budgets."""
-
-    model: str = "dense"
-    budget: int | None = None
-    text_budget: int | None = None
-    guidance_budget: int | None = None
-
-    @property
-    def budgets(self) -> Budgets:
-        return Budgets(self.budget, self.guidance_budget, self.text_budget)
-
-
-REFERENCE = Setting("plain attention")
-PLAIN = Setting("dense as loaded")
-Run = Callable[[Any, Setting], torch.Tensor]  # of a model at a setting, to what it ends with
+PLAIN, REFERENCE = "dense as loaded", "plain attention"  # the names of two more rows of dense
 
 
 @dataclass
 class Row:
-    """What a setting costs: the times of its runs, by the clock, and their FLOPs, by the paper's count."""
+    """One line of the table: dense, or a model with a reduction at its budgets, and what a run of it costs.
 
-    setting: Setting
+    That is times by the clock, and FLOPs by the paper's count.
+    """
+
+    name: str = "dense"
+    budget: int | None = None
+    text_budget: int | None = None
+    guidance_budget: int | None = None
     model: Any = None  # a backbone, or a model with a reduction
     flops: float = 0.0
     times: list[float] = field(default_factory=list)
@@ -68,12 +58,19 @@ class Row:
     parts: dict[str, float] = field(default_factory=dict)
 
     @property
+    def budgets(self) -> Budgets:
+        return Budgets(self.budget, self.guidance_budget, self.text_budget)
+
+    @property
     def seconds(self) -> float:
         return statistics.median(self.times)
 
     def time(self, run: Run, device: torch.device) -> float:
-        with _attention(self.setting):
-            return _time(lambda: run(self.model, self.setting), device)
+        with plain_attention() if self.name == REFERENCE else nullcontext():
+            return _time(lambda: run(self.model, self), device)
+
+
+Run = Callable[[Any, Row], torch.Tensor]  # of a model as a row has it, to what it ends with
 
 
 @dataclass
@@ -86,21 +83,25 @@ class Benchmark:
     gemm: float
 
     def as_rows(self) -> list[dict[str, Any]]:
-        return [
-            self._shown(row, self.rows[0].seconds / row.seconds, self.rows[0].flops / row.flops) for row in self.rows
-        ]
-
-    def _shown(self, row: Row, speedup: float, analytic: float) -> dict[str, Any]:
-        return asdict(row.setting) | {
-            "budget": "dense" if row.setting.budget is None else row.setting.budget,
-            "seconds": round(row.seconds, 5),
-            "images_per_second": round(self.batch * self.share / row.seconds, 5),
-            "speedup": round(speedup, 3),
-            "analytic_speedup": round(analytic, 3),
-            "efficiency": round(speedup / analytic, 3),
-            "peak_memory_gigabytes": row.memory,
-            "parts": {name: round(seconds, 5) for name, seconds in row.parts.items()},
-        }
+        """Ready for JSON."""
+        found, dense = [], self.rows[0]
+        for row in self.rows:
+            speedup, analytic = dense.seconds / row.seconds, dense.flops / row.flops
+            shown = {
+                "model": row.name,
+                "budget": "dense" if row.budget is None else row.budget,
+                "text_budget": row.text_budget,
+                "guidance_budget": row.guidance_budget,
+                "seconds": round(row.seconds, 5),
+                "images_per_second": round(self.batch * self.share / row.seconds, 5),
+                "speedup": round(speedup, 3),
+                "analytic_speedup": round(analytic, 3),
+                "efficiency": round(speedup / analytic, 3),
+                "peak_memory_gigabytes": row.memory,
+                "parts": {name: round(seconds, 5) for name, seconds in row.parts.items()},
+            }
+            found.append(shown)
+        return found
 
     @property
     def dense_rate(self) -> float:
@@ -132,30 +133,33 @@ def run_benchmark(
         check_whole(name, value, least=least)
     guided = None if guidance_budget is None else resolve_budget(guidance_budget, dense.patches)
     numbers = dict.fromkeys(resolve_budget(budget, dense.patches) for budget in budgets)
-    rows = [Row(Setting(), dense), *([Row(PLAIN, plain)] if plain is not None else [])]
-    rows += [Row(REFERENCE, dense)] if reference else []
+    rows = [Row(model=dense), *([Row(PLAIN, model=plain)] if plain is not None else [])]
+    rows += [Row(REFERENCE, model=dense)] if reference else []
     for (name, model), text, number in itertools.product(models.items(), dict.fromkeys(text_budgets), numbers):
-        rows.append(Row(Setting(name, number, text, guided), model))
+        rows.append(Row(name, number, text, guided, model))
 
     condition, device = random_condition(dense, batch), dense.device
     shape, scale = (dense.channels, *dense.image_size), dense.flow.guidance_scale if guidance is None else guidance
     generators = [torch.Generator().manual_seed(number) for number in range(batch)]
     noise = draw_noise(shape, generators, dense.flow.noise_scale, device)
-    picture = _generation(noise, condition, scale, dense.flow.steps if steps is None else steps)
+    options = {"steps": dense.flow.steps if steps is None else steps, "guidance_scale": scale}
+
+    def picture(model: Any, row: Row) -> torch.Tensor:
+        """A whole one, from the text encoder's states to the last step."""
+        return sample(model, noise, condition, **options, budget=row.budgets)
+
     run = _forward(noise, condition, scale) if steps is None else picture
 
     for row in rows:
         row.flops = _count(run, dense, row).flops
     gemm = _measure(run, rows, dense, passes, warmup, progress)
     for row in rows:
-        with PeakMemory(device) as peak:
-            row.time(run, device)
-        row.memory = peak.gigabytes
-        if row.setting == REFERENCE:
+        row.memory = peak_memory(partial(row.time, run, device), device)
+        if row.name == REFERENCE:
             continue
         with parts_of(row.model) as parts:
             parts["run"] = row.time(run, device)
-        text = {} if row.setting.text_budget is None else {"text_budget": row.setting.text_budget}
+        text = {} if row.text_budget is None else {"text_budget": row.text_budget}
         prepare = partial(torch.no_grad()(row.model.prepare), condition, **text)
         row.parts = parts | {"text, once a prompt": _time(prepare, device)}
     calls = [_count(some, dense, rows[0]).calls for some in (run, picture)]
@@ -183,27 +187,18 @@ def _forward(noise: torch.Tensor, condition: Condition, scale: float) -> Run:
 
     Where regions are cut from an estimate, it is the model's own clean picture, as a sampler would hand it on.
     """
-    prepared: dict[tuple[int, Setting], GuidedVelocity] = {}
+    prepared: dict[tuple[int, int], GuidedVelocity] = {}
 
     @torch.no_grad()
-    def run(model: Any, setting: Setting) -> torch.Tensor:
-        t, guided = torch.tensor(TIME, device=noise.device), prepared.get((id(model), setting))
+    def run(model: Any, row: Row) -> torch.Tensor:
+        t, guided = torch.tensor(TIME, device=noise.device), prepared.get((id(model), id(row)))
         if guided is None:
             backbone = getattr(model, "backbone", model)
             options = [backbone.flow, float(scale), backbone.flow.guidance_interval]
-            options += [setting.budgets.resolve(1, backbone.patches)] if setting.budget else []
-            guided = prepared[id(model), setting] = GuidedVelocity(model, condition, *options)
+            options += [row.budgets.resolve(1, backbone.patches)] if row.budget else []
+            guided = prepared[id(model), id(row)] = GuidedVelocity(model, condition, *options)
             guided.estimate = guided.clean(noise, t, 0)
         return guided.clean(noise, t, 0)
-
-    return run
-
-
-def _generation(noise: torch.Tensor, condition: Condition, scale: float, steps: int) -> Run:
-    """Whole pictures, from the text encoder's states to the last step."""
-
-    def run(model: Any, setting: Setting) -> torch.Tensor:
-        return sample(model, noise, condition, steps=steps, guidance_scale=scale, budget=setting.budgets)
 
     return run
 
@@ -218,16 +213,13 @@ class _Counter:
     def prepare(self, condition: Condition, **options: Any) -> Condition:
         return condition
 
-    def unconditional(self, condition: Condition) -> Condition:
-        return condition
+    unconditional = prepare
 
-    def __call__(
-        self, x: torch.Tensor, t: Any, condition: Condition, budget: int | None = None, estimate: Any = None
-    ) -> torch.Tensor:
-        if self.row.setting.budget is None:
+    def __call__(self, x: torch.Tensor, *_: Any, budget: int | None = None, estimate: Any = None) -> torch.Tensor:
+        if self.row.budget is None:
             flops = cost.dense_flops(self.backbone)
         else:
-            flops = cost.reduced_flops(self.backbone, self.row.model.reduction, budget, self.row.setting.text_budget)
+            flops = cost.reduced_flops(self.backbone, self.row.model.reduction, budget, self.row.text_budget)
         self.flops += len(x) * flops
         self.calls += 1
         return torch.zeros_like(x)
@@ -236,9 +228,9 @@ class _Counter:
 def _count(run: Run, dense: Backbone, row: Row) -> _Counter:
     """What one run of a row would compute. Nothing but counting is done."""
     counter = _Counter(dense, row)
-    run(counter, row.setting)
+    run(counter, row)
     counter.flops, counter.calls = 0.0, 0  # a first run may do more, once
-    run(counter, row.setting)
+    run(counter, row)
     return counter
 
 
@@ -266,16 +258,15 @@ def twin(backbone: Backbone) -> Backbone:
 
 
 @contextmanager
-def _attention(setting: Setting) -> Iterator[None]:
+def plain_attention() -> Iterator[None]:
     """For the reference: attention by two einsums and a softmax, which the fused one has to beat."""
-    families = FAMILIES.values() if setting == REFERENCE else ()
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """(B, L, heads, head_dim) each -> (B, L, heads * head_dim)."""
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
+        return torch.einsum("bhqk,bkhd->bqhd", F.softmax(scores, dim=-1), v).flatten(2)
+
     with ExitStack() as stack:
-        for family in families:
-            stack.enter_context(patch.object(sys.modules[family.__module__], "attention", _plain_attention))
+        for family in FAMILIES.values():
+            stack.enter_context(patch.object(sys.modules[family.__module__], "attention", attention))
         yield
-
-
-def _plain_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """(B, L, heads, head_dim) each -> (B, L, heads * head_dim)."""
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
-    return torch.einsum("bhqk,bkhd->bqhd", F.softmax(scores, dim=-1), v).flatten(2)

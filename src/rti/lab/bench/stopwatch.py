@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -69,31 +68,20 @@ def parts_of(model: ElasticModel | Backbone) -> Iterator[dict[str, float]]:
         seconds["interface"] -= seconds["core"]
 
 
-class PeakMemory:
-    """The most memory held while a block runs, in gigabytes: the GPU's, or this process's where the system tells."""
-
-    def __init__(self, device: torch.device):
-        self.device, self.gigabytes = device, None
-
-    def __enter__(self) -> PeakMemory:
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-        elif sys.platform == "linux":
-            # Let the C library return what it holds for later, so that one row's peak is not the next one's floor.
-            with suppress(OSError, AttributeError):  # with another C library the peaks are less sharp
-                ctypes.CDLL("libc.so.6").malloc_trim(0)
-            try:
-                Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is held now
-            except OSError:
-                self.device = None
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.device is None or exception[0] is not None:
-            return
-        if self.device.type == "cuda":
-            self.gigabytes = round(torch.cuda.max_memory_allocated(self.device) / 1e9, 3)
-        elif sys.platform == "linux":
-            status = Path("/proc/self/status").read_text()
-            kilobytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
-            self.gigabytes = round(int(kilobytes) * 1024 / 1e9, 3)
+def peak_memory(work: Callable[[], Any], device: torch.device) -> float | None:
+    """The most memory held while work is done, in gigabytes: the GPU's, or this process's where the system tells."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        work()
+        return round(torch.cuda.max_memory_allocated(device) / 1e9, 3)
+    # Let the C library return what it holds for later, so that one row's peak is not the next one's floor.
+    with suppress(OSError, AttributeError):  # with another C library the peaks are less sharp
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is held now
+    except OSError:  # not Linux, or not allowed
+        return None
+    work()
+    status = Path("/proc/self/status").read_text()
+    kilobytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
+    return round(int(kilobytes) * 1024 / 1e9, 3)

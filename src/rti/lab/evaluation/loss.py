@@ -85,12 +85,11 @@ def evaluate_loss(
                     found = objective(images, condition, draws, Dial(budget, estimate == "none", text_budget))
                 some.append(found.cpu())
                 bar.update(len(numbers))
-    t = torch.cat(times).double().numpy()
-    found = {budget: torch.cat(some).double().numpy() for budget, some in losses.items()}
-    results = []
+    t, *columns = (torch.cat(some).double().numpy() for some in (times, *losses.values()))
+    found, results = dict(zip(losses, columns, strict=True)), []
     for budget, values in found.items():
-        name = "dense" if budget is None else budget
-        row = {"budget": name, "loss": float(values.mean()), "interval": as_list(mean_interval(values))}
+        row = {"budget": "dense" if budget is None else budget}
+        row |= {"loss": float(values.mean()), "interval": as_list(mean_interval(values))}
         if budget is not None and None in found:
             change = values - found[None]
             row |= {"difference_to_dense": float(change.mean()), "difference_interval": as_list(mean_interval(change))}

@@ -17,7 +17,7 @@ from rti.files import write_whole
 from rti.images import INK, PAPER, contact_sheet, enlarge, open_image, save_image, wrap
 from rti.lab.intervals import as_list
 from rti.lab.pictures.compare import paired_summary
-from rti.lab.pictures.folder import PictureFolder, seconds_drawing
+from rti.lab.pictures.folder import PictureFolder, batches
 from rti.lab.pictures.generation import Generation, GenerationSettings, Shard
 from rti.lab.pictures.prompts import scene_prompts
 from rti.lab.pictures.scorers.geneval import GenEvalScorer, SceneDetector
@@ -29,6 +29,8 @@ from rti.pipeline import Pipeline
 
 RIGHT, WRONG = (0, 128, 60), (200, 30, 30)
 COLUMNS = 2 * len(TASKS)  # of a sheet; prompts take the tasks in turn, so that every column is one task
+_SUMMARY = dict(overall="score", interval="interval", tasks="groups", task_intervals="group_intervals")
+_SUMMARY |= dict(images="pictures")  # what a row calls the values of a score's summary
 
 
 class SceneResult(NamedTuple):
@@ -97,16 +99,9 @@ def _evaluate(name: int | str, generation: Generation, split: str, batch: int, p
     score.write(score_path(folder.path, "geneval"))
     how = {key: manifest[key] for key in ("seed", "steps", "guidance", "guidance_budget", "text_budget", "dtype")}
     how |= {"split": split, "int8": generation.settings.int8, "model": manifest["weights"]}
-    row = {
-        "budget": name,
-        "overall": score.summary["score"],
-        "interval": score.summary["interval"],
-        "tasks": score.summary["groups"],
-        "task_intervals": score.summary["group_intervals"],
-        "images": score.summary["pictures"],
-        "seconds": round(seconds_drawing(folder.path), 3),
-        "how": how | {"rti": manifest["versions"]["rti"]},
-    }
+    row = {"budget": name} | {ours: score.summary[its] for ours, its in _SUMMARY.items()}
+    row["seconds"] = round(sum(seconds for _, seconds in batches(folder.path)), 3)
+    row["how"] = how | {"rti": manifest["versions"]["rti"]}
     return SceneResult(name, folder, score, row)
 
 

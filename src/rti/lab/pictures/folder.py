@@ -12,14 +12,15 @@ import hashlib
 import json
 import os
 import statistics
+import struct
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rti.errors import InputError
-from rti.files import read_json, whole_file
+from rti.files import in_one_line, read_json, shown, whole_file
 
 MANIFEST, PROMPTS, TIMING, SCORES = "manifest.json", "prompts.jsonl", "timing.jsonl", "scores"
 _PNG, _END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
@@ -27,36 +28,37 @@ _PNG, _END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
 
 @dataclass(frozen=True)
 class Entry:
-    """A prompt of the folder: what was asked for, and the pictures of it."""
+    """One thing to draw, and in a folder the pictures of it.
+
+    Its index in the whole benchmark names its files and is part of its seeds.
+    """
 
     index: int
-    prompt: str | int
-    group: str | None
-    files: tuple[str, ...]
-    seeds: tuple[int, ...]
-    metadata: dict[str, Any] | None = None
+    prompt: str | int  # a caption, or a class label
+    group: str | None = None  # what results are broken down by: GenEval's tag, a category
+    files: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    metadata: dict[str, Any] | None = field(default=None, hash=False)  # GenEval's line
+    name: str | None = None  # what its pictures are called, where that is not the index
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "metadata" or value is not None}
+        values = {name: value for name, value in vars(self).items() if name not in ("metadata", "name")}
+        return values if self.metadata is None else values | {"metadata": self.metadata}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Entry:
         """Refuses, by a ValueError, what is no line of prompts.jsonl; files lie inside the folder."""
         entry = cls(**values | {"files": tuple(values["files"]), "seeds": tuple(values["seeds"])})
-        whole = [entry.index, *entry.seeds]
-        if any(isinstance(one, bool) or not isinstance(one, int) for one in whole):
-            raise ValueError(f"index {entry.index!r} and seeds must be whole numbers")
-        if not all(isinstance(file, str) and _is_inside(file) for file in entry.files):
-            raise ValueError(f"files {entry.files!r} must be names inside the folder")
-        if not isinstance(entry.prompt, (str, int)) or not isinstance(entry.group, (str, type(None))):
-            raise ValueError(f"prompt {entry.prompt!r} of group {entry.group!r} is no text or label of a group")
-        if not isinstance(entry.metadata, (dict, type(None))):
-            raise ValueError(f"metadata {entry.metadata!r} is no object")
+        kinds = {"index": (int,), "prompt": (str, int), "group": (str, type(None)), "metadata": (dict, type(None))}
+        for name, kind in kinds.items():
+            if type(getattr(entry, name)) not in kind:
+                raise ValueError(f"{name} {getattr(entry, name)!r} is not usable")
+        if not all(type(seed) is int for seed in entry.seeds):
+            raise ValueError(f"seeds {entry.seeds!r} must be whole numbers")
+        for file in map(Path, entry.files):
+            if not file.name or file.is_absolute() or ".." in file.parts or "\0" in file.name:
+                raise ValueError(f"file {str(file)!r} is no name inside the folder")
         return entry
-
-
-def _is_inside(file: str) -> bool:
-    return bool(file) and not Path(file).is_absolute() and ".." not in Path(file).parts and "\0" not in file
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,11 @@ class PictureFolder:
             folder = cls(path, read_json(path / MANIFEST), _read_entries(path))
         else:
             folder = cls(path, None, _foreign_entries(path))
-        missing = [file for entry in folder.entries for file in entry.files if not os.path.isfile(path / file)]
+        files = [file for entry in folder.entries for file in entry.files]
+        missing = [file for file in files if not os.path.isfile(path / file)]
         if missing:
-            total = sum(len(entry.files) for entry in folder.entries)
-            raise InputError(
-                f"{len(missing)} of {total} pictures of {path} are missing, the first is {missing[0]}; "
-                "run the same rti generate again, it goes on where it stopped"
-            )
+            lost = f"{len(missing)} of {len(files)} pictures of {path} are missing, the first is {missing[0]}"
+            raise InputError(f"{lost}; run the same rti generate again, it goes on where it stopped")
         return folder
 
     @property
@@ -97,7 +97,8 @@ class PictureFolder:
     @property
     def digest(self) -> str | None:
         """Which pictures these are; None where that is not known."""
-        return None if self.manifest is None else manifest_digest(self.manifest)
+        text = json.dumps(self.manifest, sort_keys=True)
+        return None if self.manifest is None else hashlib.sha256(text.encode()).hexdigest()
 
 
 def begin(folder: PictureFolder) -> None:
@@ -134,8 +135,7 @@ def is_whole(path: Path, size: tuple[int, int]) -> bool:
             tail = file.read()
     except OSError:  # not there, or shorter than that
         return False
-    width, height = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-    return head.startswith(_PNG) and tail == _END and (height, width) == tuple(size)
+    return head.startswith(_PNG) and tail == _END and head[16:] == struct.pack(">II", size[1], size[0])
 
 
 def check_manifest(folder: Path, manifest: dict[str, Any]) -> bool:
@@ -151,8 +151,8 @@ def check_manifest(folder: Path, manifest: dict[str, Any]) -> bool:
             raise InputError(f"{folder} holds {others[0]} but no {MANIFEST}; give a new folder, or one to continue")
         return False
     found = {"config": manifest["config"]} | read_json(folder / MANIFEST)  # folders from before it was there go on
-    differences = [(name, _short(old), _short(new)) for name, old, new in manifest_differences(found, manifest)]
-    told = {name: f"{name} {old} there, {new} now" for name, old, new in differences}
+    differences = manifest_differences(found, manifest)
+    told = {name: f"{name} {shown(old)} there, {shown(new)} now" for name, old, new in differences}
     others = [text for name, text in told.items() if not name.startswith("versions.")]
     if others:
         raise InputError(f"{folder} was drawn with other settings: {'; '.join(others)}; give the same, or a new folder")
@@ -174,65 +174,43 @@ def manifest_differences(first: dict[str, Any], second: dict[str, Any]) -> list[
     return found
 
 
-def manifest_digest(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
 def entries_text(entries: tuple[Entry, ...]) -> str:
     return "".join(json.dumps(entry.as_dict(), ensure_ascii=False) + "\n" for entry in entries)
 
 
 def images_per_second(folder: Path) -> float | None:
     """The median batch's pictures per second of one process; None where nothing was timed."""
-    rates = [pictures / seconds for pictures, seconds in _batches(folder)]
+    rates = [pictures / seconds for pictures, seconds in batches(folder)]
     return statistics.median(rates) if rates else None
 
 
-def seconds_drawing(folder: Path) -> float:
-    """How long all batches took together, of all sittings and processes."""
-    return sum(seconds for _, seconds in _batches(folder))
-
-
-def _batches(folder: Path) -> list[tuple[float, float]]:
-    """Pictures and seconds of each batch."""
-    try:
-        lines = (folder / TIMING).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
+def batches(folder: Path) -> list[tuple[float, float]]:
+    """Pictures and seconds of each batch, of all sittings and processes."""
     found = []
-    for line in lines:
-        with suppress(ValueError, KeyError, TypeError, RecursionError):  # a line that a killed run did not finish
-            values = json.loads(line)
-            found.append((float(values["pictures"]), float(values["seconds"])))
+    with suppress(OSError):
+        for line in (folder / TIMING).read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError, KeyError, TypeError, RecursionError):  # a line that a killed run did not finish
+                values = json.loads(line)
+                found.append((float(values["pictures"]), float(values["seconds"])))
     return [batch for batch in found if min(batch) > 0]
 
 
 def _read_entries(path: Path) -> tuple[Entry, ...]:
     file = path / PROMPTS
-    try:
+    if not file.exists():
+        raise InputError(f"{file} does not exist; run the same rti generate again, it writes it")
+    with in_one_line(f"{file} is not readable"):
         lines = file.read_text(encoding="utf-8").split("\n")
         return tuple(Entry.from_dict(json.loads(line)) for line in lines if line)
-    except FileNotFoundError:
-        raise InputError(f"{file} does not exist; run the same rti generate again, it writes it") from None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise InputError(f"{file} is not readable ({error})") from None
 
 
 def _foreign_entries(path: Path) -> tuple[Entry, ...]:
     """The prompts of a folder in GenEval's layout that another program made."""
     entries = []
-    for file in sorted(path.glob("*/metadata.jsonl")):
-        if not file.parent.name.isdigit():
-            continue
-        metadata = read_json(file)
-        pictures = sorted(f"{file.parent.name}/samples/{one.name}" for one in file.parent.glob("samples/[0-9]*.png"))
-        prompt, tag = metadata.get("prompt", ""), metadata.get("tag")
-        entries.append(Entry(int(file.parent.name), prompt, tag, tuple(pictures), (), metadata))
+    for file in sorted(one for one in path.glob("*/metadata.jsonl") if one.parent.name.isdigit()):
+        name, metadata = file.parent.name, read_json(file)
+        pictures = sorted(f"{name}/samples/{one.name}" for one in file.parent.glob("samples/[0-9]*.png"))
+        entries.append(Entry(int(name), metadata.get("prompt", ""), metadata.get("tag"), tuple(pictures), (), metadata))
     if not entries:
         raise InputError(f"{path} holds no {MANIFEST}, nor pictures in GenEval's layout; rti generate makes either")
     return tuple(entries)
-
-
-def _short(value: Any) -> str:
-    text = "none" if value is None else str(value)
-    return text if len(text) <= 48 else f"{text[:12]}…"

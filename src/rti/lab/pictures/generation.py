@@ -23,12 +23,12 @@ from tqdm.auto import tqdm
 
 from rti import __version__
 from rti.errors import InputError, check_finite, check_whole
-from rti.files import write_whole
-from rti.flow import picture_seed, time_grid
+from rti.files import in_one_line, write_whole
+from rti.flow import time_grid
 from rti.images import save_image
 from rti.lab.pictures.folder import TIMING, Entry, PictureFolder, begin, check_manifest, is_whole
 from rti.lab.pictures.prompts import PromptSet
-from rti.method.budgets import Budget, is_dense, resolve_budget
+from rti.method.budgets import Budget, Budgets, is_dense, resolve_budget
 from rti.pipeline import Pipeline
 from rti.text.cache import fingerprint
 
@@ -56,6 +56,8 @@ class GenerationSettings:
             check_whole("images per prompt", self.images, SEEDS)
         if self.guidance is not None:
             check_finite("guidance", self.guidance)
+        if self.steps is not None:
+            time_grid(self.steps)
         if is_dense(self.budget):
             object.__setattr__(self, "budget", None)
         if self.budget is None and (self.guidance_budget is not None or self.text_budget is not None):
@@ -71,14 +73,10 @@ class Shard(NamedTuple):
     @classmethod
     def of_environment(cls) -> Shard:
         """As `accelerate launch` and torchrun set it. The processes need not talk to each other."""
-        try:
-            shard = cls(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
-        except ValueError:
-            shard = cls(-1, 0)
-        if not 0 <= shard.rank < shard.world:
-            given = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
+        given = [os.environ.get(name, usual) for name, usual in (("RANK", "0"), ("WORLD_SIZE", "1"))]
+        if not all(map(str.isdigit, given)) or int(given[0]) >= int(given[1]):
             raise InputError(f"RANK and WORLD_SIZE are not usable: {given}; allowed: 0 <= RANK < WORLD_SIZE")
-        return shard
+        return cls(*map(int, given))
 
     def device(self, wanted: str) -> str:
         """Where this process computes: "auto" is a GPU of its own where there are several processes."""
@@ -115,12 +113,8 @@ class Generation:
         self.budget = self._budget()
         self.manifest = self._manifest(names or {})
         self.begun = check_manifest(self.folder, self.manifest)
-        entries, numbers = [], range(self.images)
-        for prompt in prompts.prompts:
-            files = tuple(prompts.layout(prompt, number, self.images) for number in numbers)
-            seeds = tuple(picture_seed(self.settings.seed, prompt.index, number) for number in numbers)
-            entries.append(Entry(prompt.index, prompt.subject, prompt.group, files, seeds, prompt.metadata))
-        self.target = PictureFolder(self.folder, self.manifest, tuple(entries))
+        entries = prompts.entries(self.images, self.settings.seed)
+        self.target = PictureFolder(self.folder, self.manifest, entries)
         self.pictures = self.target.pictures
 
     def run(self, batch: int = 16, shard: Shard | None = None, progress: bool = True) -> Generated:
@@ -159,9 +153,7 @@ class Generation:
         drawn = pipe(
             [entry.prompt for entry, _ in pictures],
             generator=[torch.Generator().manual_seed(entry.seeds[number]) for entry, number in pictures],
-            budget=self.budget,
-            guidance_budget=settings.guidance_budget,
-            text_budget=settings.text_budget,
+            budget=Budgets(self.budget, settings.guidance_budget, settings.text_budget),
             num_inference_steps=settings.steps,
             guidance_scale=settings.guidance,
             lenient=settings.lenient,
@@ -180,28 +172,20 @@ class Generation:
             if (entry, number) in wanted:
                 save_image(image, path)
         line = {"pictures": len(pictures), "seconds": round(seconds, 6), "device": str(self.pipe.backbone.device)}
-        try:
-            with open(self.folder / TIMING, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-        except OSError as error:
-            raise InputError(f"cannot write {self.folder / TIMING}: {error.strerror or error}") from None
+        timing = self.folder / TIMING
+        with in_one_line(f"cannot write {timing}"), open(timing, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
     def _budget(self) -> int | None:
         """The number of regions; refuse what this model cannot draw, before anything is written."""
-        backbone, settings = self.pipe.backbone, self.settings
+        backbone, budget = self.pipe.backbone, self.settings.budget
         if backbone.conditioned_on != self.prompts.kind:
             takes = {"text": "prompts", "labels": "class labels"}
-            raise InputError(
-                f"{self.prompts.source} has {takes[self.prompts.kind]}, but {type(backbone).__name__} draws from "
-                f"{takes[backbone.conditioned_on]}"
-            )
-        if settings.steps is not None:
-            time_grid(settings.steps)
-        if settings.budget is None:
-            return None
-        if self.pipe.elastic is None:
-            raise InputError(f"budget {settings.budget!r} needs an adapter, and this model has none; allowed: dense")
-        return resolve_budget(settings.budget, backbone.patches)
+            drawn = f"{type(backbone).__name__} draws from {takes[backbone.conditioned_on]}"
+            raise InputError(f"{self.prompts.source} has {takes[self.prompts.kind]}, but {drawn}")
+        if budget is not None and self.pipe.elastic is None:
+            raise InputError(f"budget {budget!r} needs an adapter, and this model has none; allowed: dense")
+        return None if budget is None else resolve_budget(budget, backbone.patches)
 
     def _manifest(self, names: dict[str, Any]) -> dict[str, Any]:
         """All that a picture depends on. Batch, processes and device are not part of it: they change nothing to see."""

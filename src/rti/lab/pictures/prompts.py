@@ -10,47 +10,19 @@ import hashlib
 import json
 import os
 import re
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from rti.errors import InputError, check_whole
+from rti.files import in_one_line, require_regular
+from rti.flow import picture_seed
 from rti.lab import scenes
+from rti.lab.pictures.folder import Entry
 
 SOURCES = ("geneval", "parti", "mjhq", "scenes", "classes")
 SCENES, CLASSES = 240, 50_000  # how many by default, where there is no end of them
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One thing to draw. Its index in the whole benchmark names its files and is part of its seeds."""
-
-    index: int
-    subject: str | int  # a caption, or a class label
-    group: str | None = None  # what results are broken down by: GenEval's tag, a category
-    name: str | None = None  # what its pictures are called, where that is not the index
-    metadata: dict[str, Any] | None = field(default=None, hash=False)  # GenEval's line
-
-
-Layout = Callable[[Prompt, int, int], str]  # (prompt, number of the picture, pictures per prompt) -> path
-
-
-def geneval_layout(prompt: Prompt, number: int, images: int) -> str:
-    """00012/samples/0003.png; beside `samples` lies metadata.jsonl."""
-    return f"{prompt.index:05d}/samples/{number:04d}.png"
-
-
-def flat_layout(prompt: Prompt, number: int, images: int) -> str:
-    """00012.png, and with several pictures per prompt 00012-0003.png."""
-    name = prompt.name or f"{prompt.index:05d}"
-    return f"{name}-{number:04d}.png" if images > 1 else f"{name}.png"
-
-
-def category_layout(prompt: Prompt, number: int, images: int) -> str:
-    """animals/NAME.png, a folder for each category."""
-    return f"{prompt.group}/{flat_layout(prompt, number, images)}"
+_PLAIN = re.compile(r"[\w-][\w.-]*")  # what may be part of a path
 
 
 @dataclass(frozen=True)
@@ -59,8 +31,8 @@ class PromptSet:
 
     source: str  # its name, or the path of its file
     kind: str  # "text" or "labels": which models can draw it
-    prompts: tuple[Prompt, ...]
-    layout: Layout = flat_layout
+    prompts: tuple[Entry, ...]
+    style: str = "flat"  # of the layout: flat, groups or geneval
     images: int = 1  # pictures per prompt, as the benchmark has it
 
     def __post_init__(self) -> None:
@@ -69,6 +41,27 @@ class PromptSet:
 
     def __len__(self) -> int:
         return len(self.prompts)
+
+    def entries(self, images: int, seed: int) -> tuple[Entry, ...]:
+        """The prompts with the files of so many pictures each, and their seeds."""
+        found = []
+        for prompt in self.prompts:
+            files = tuple(self.layout(prompt, number, images) for number in range(images))
+            seeds = tuple(picture_seed(seed, prompt.index, number) for number in range(images))
+            found.append(replace(prompt, files=files, seeds=seeds))
+        return tuple(found)
+
+    def layout(self, prompt: Entry, number: int, images: int) -> str:
+        """Where picture `number` of `images` of a prompt lies.
+
+        flat     00012.png, and with several pictures per prompt 00012-0003.png
+        groups   animals/NAME.png, a folder for each category
+        geneval  00012/samples/0003.png; beside `samples` lies metadata.jsonl
+        """
+        if self.style == "geneval":
+            return f"{prompt.index:05d}/samples/{number:04d}.png"
+        name = (prompt.name or f"{prompt.index:05d}") + (f"-{number:04d}" if images > 1 else "")
+        return f"{prompt.group}/{name}.png" if self.style == "groups" else f"{name}.png"
 
     def spread(self, count: int | None) -> PromptSet:
         """So many prompts, spread evenly over all; each keeps its index, hence its files and its seeds."""
@@ -80,7 +73,7 @@ class PromptSet:
 
     def digest(self) -> str:
         """sha256 of what is asked for, prompt by prompt; it does not change with the path of a file."""
-        lines = [[prompt.index, prompt.subject, prompt.group, prompt.name, prompt.metadata] for prompt in self.prompts]
+        lines = [[prompt.index, prompt.prompt, prompt.group, prompt.name, prompt.metadata] for prompt in self.prompts]
         return hashlib.sha256(json.dumps(lines, sort_keys=True).encode()).hexdigest()
 
 
@@ -96,68 +89,71 @@ def open_prompts(
         return scene_prompts(SCENES if count is None else count, seed, split)
     if source == "classes":
         return class_prompts(CLASSES if count is None else count, classes)
-    if source in BENCHMARKS:
-        return BENCHMARKS[source].read(fetch_benchmark(source), source).spread(count)
-    readers = {one.ending: one.read for one in BENCHMARKS.values()} | {".txt": read_text}
-    path = Path(os.path.expanduser(source))  # pathlib's refuses a user it does not know
-    if path.suffix not in readers:
-        endings = ", ".join(readers)
+    path = fetch_benchmark(source) if source in BENCHMARKS else Path(os.path.expanduser(source))
+    if path.suffix not in FORMATS:
+        endings = ", ".join(FORMATS)
         raise InputError(f"unknown prompts {source!r}; allowed: {', '.join(SOURCES)}, or a file ({endings})")
-    return readers[path.suffix](path, source).spread(count)
+    prompts = read_prompts(path, source)
+    if source == "mjhq" and len(prompts) != 30_000:  # no checksum is known for what was fetched, but its size is
+        raise InputError(f"{path} has {len(prompts)} prompts; MJHQ-30K has 30000")
+    return prompts.spread(count)
 
 
-def read_geneval(path: Path, source: str) -> PromptSet:
-    """GenEval's metadata: a JSON object per line, with tag, include, exclude and prompt. Four pictures each."""
+def read_prompts(path: Path, source: str, ending: str | None = None) -> PromptSet:
+    """The prompts of a file in the format of an ending; by default of its own."""
+    require_regular(path)
+    parse, style, images = FORMATS[ending or path.suffix]
+    with in_one_line(f"{path} is not readable"):
+        text = path.read_text(encoding="utf-8-sig")
+        # Lines end at a line feed and nowhere else: str.splitlines would also cut at rarer characters within a prompt.
+        lines = [line for line in (line.removesuffix("\r") for line in text.split("\n")) if line]
+        return PromptSet(source, "text", tuple(parse(lines, str(path))), style, images)
+
+
+def _geneval(lines: list[str], file: str) -> Iterator[Entry]:
+    """GenEval's metadata: a JSON object per line, with tag, include, exclude and prompt."""
     from rti.lab.pictures.scorers.geneval import Wanted
 
-    prompts = []
-    for index, line in enumerate(_lines(path)):
-        where = f"{path}, line {index + 1}"
-        metadata = _json(line, where)
+    for index, line in enumerate(lines):
+        where = f"{file}, line {index + 1}"
+        with in_one_line(f"{where} is not readable JSON"):
+            metadata = json.loads(line)
         if not isinstance(metadata, dict) or not isinstance(metadata.get("prompt"), str):
             raise InputError(f"{where} is no line of GenEval's metadata; expected an object with a prompt")
-        wanted = Wanted.from_metadata(metadata, where)
-        prompts.append(Prompt(index, metadata["prompt"], wanted.tag, metadata=metadata))
-    return PromptSet(source, "text", tuple(prompts), geneval_layout, images=4)
+        yield Entry(index, metadata["prompt"], Wanted.from_metadata(metadata, where).tag, metadata=metadata)
 
 
-def read_parti(path: Path, source: str) -> PromptSet:
+def _parti(lines: list[str], file: str) -> Iterator[Entry]:
     """PartiPrompts: tab-separated columns, quotes are part of the text. The group is the category."""
-    header, *rows = [line.split("\t") for line in _lines(path)] or [[]]
+    header, *rows = [line.split("\t") for line in lines] or [[]]
     if header[:2] != ["Prompt", "Category"]:
-        raise InputError(f"{path} has the columns {', '.join(header)}; expected Prompt, Category, Challenge, Note")
-    for number, row in enumerate(rows, start=2):
+        raise InputError(f"{file} has the columns {', '.join(header)}; expected Prompt, Category, Challenge, Note")
+    for index, row in enumerate(rows):
         if len(row) < 2 or not row[0].strip():
-            raise InputError(f"{path}, line {number} has no prompt and category separated by a tab")
-    return PromptSet(source, "text", tuple(Prompt(index, row[0], row[1]) for index, row in enumerate(rows)))
+            raise InputError(f"{file}, line {index + 2} has no prompt and category separated by a tab")
+        yield Entry(index, row[0], row[1])
 
 
-def read_mjhq(path: Path, source: str) -> PromptSet:
-    """MJHQ-30K: name -> category and prompt. Pictures lie in a folder per category, as those of the benchmark do."""
-    entries = _json(_text(path), str(path))
-    if not isinstance(entries, dict) or not all(_is_mjhq(name, entry) for name, entry in entries.items()):
-        raise InputError(f"{path} is no meta_data.json of MJHQ-30K; expected names with a category and a prompt each")
-    sizes = list(Counter(entry["category"] for entry in entries.values()).values())
-    if source == "mjhq" and sizes != [3000] * 10:  # no checksum is known for what was fetched, but its shape is
-        raise InputError(f"{path} has {len(entries)} prompts in {len(sizes)} categories; expected 10 of 3000 each")
-    prompts = (
-        Prompt(index, entry["prompt"], entry["category"], name=name)
-        for index, (name, entry) in enumerate(entries.items())
-    )
-    return PromptSet(source, "text", tuple(prompts), category_layout)
+def _mjhq(lines: list[str], file: str) -> Iterator[Entry]:
+    """MJHQ-30K: name -> category and prompt. Names and categories become paths, so that they must be plain ones."""
+    for index, (name, entry) in enumerate(json.loads("\n".join(lines)).items()):
+        prompt, category = (entry.get(key) if isinstance(entry, dict) else None for key in ("prompt", "category"))
+        if not isinstance(prompt, str) or not all(_PLAIN.fullmatch(one or "") for one in (name, category)):
+            raise InputError(f"{file} is no meta_data.json of MJHQ-30K: {name!r} is not a plain name with a prompt")
+        yield Entry(index, prompt, category, name=name)
 
 
-def _is_mjhq(name: str, entry: Any) -> bool:
-    """Whether an entry is usable. Names and categories become paths, so that they must be plain ones."""
-    texts = [entry.get("prompt"), entry.get("category")] if isinstance(entry, dict) else [None]
-    plain = re.compile(r"[\w-][\w.-]*")
-    return all(isinstance(one, str) for one in texts) and all(map(plain.fullmatch, (name, texts[1])))
-
-
-def read_text(path: Path, source: str) -> PromptSet:
+def _text(lines: list[str], file: str) -> Iterator[Entry]:
     """A prompt per line; empty lines do not count."""
-    texts = [line.strip() for line in _lines(path) if line.strip()]
-    return PromptSet(source, "text", tuple(Prompt(index, text) for index, text in enumerate(texts)))
+    return (Entry(index, text) for index, text in enumerate(filter(None, map(str.strip, lines))))
+
+
+FORMATS = {  # by the ending of a file: how it is read, where the pictures lie, and how many a prompt gets
+    ".jsonl": (_geneval, "geneval", 4),
+    ".tsv": (_parti, "flat", 1),
+    ".json": (_mjhq, "groups", 1),
+    ".txt": (_text, "flat", 1),
+}
 
 
 def class_prompts(count: int, classes: int | None) -> PromptSet:
@@ -166,7 +162,7 @@ def class_prompts(count: int, classes: int | None) -> PromptSet:
         raise InputError("prompts 'classes' need a class-conditional model; this one draws from text")
     check_whole("count", count)
     width = len(str(classes - 1))
-    prompts = (Prompt(index, index % classes, f"{index % classes:0{width}d}") for index in range(count))
+    prompts = (Entry(index, index % classes, f"{index % classes:0{width}d}") for index in range(count))
     return PromptSet("classes", "labels", tuple(prompts))
 
 
@@ -177,36 +173,23 @@ def scene_prompts(count: int, seed: int, split: str, kind: str = "text") -> Prom
     text = kind == "text"
     wanted = scenes.prompts(count, seed, split) if text else scenes.class_prompts(count, seed)
     prompts = (
-        Prompt(index, scene.caption if text else scenes.class_of(scene), scene.task, metadata=scene.metadata())
+        Entry(index, scene.caption if text else scenes.class_of(scene), scene.task, metadata=scene.metadata())
         for index, scene in enumerate(wanted)
     )
-    return PromptSet("scenes", kind, tuple(prompts), geneval_layout)
-
-
-class Benchmark(NamedTuple):
-    """How a benchmark's file is read, where it is, and its sha256; None where we could not learn it."""
-
-    read: Callable[[Path, str], PromptSet]
-    ending: str
-    address: str
-    sha256: str | None
+    return PromptSet("scenes", kind, tuple(prompts), "geneval")
 
 
 _GITHUB = "https://raw.githubusercontent.com"
-BENCHMARKS = {
-    "geneval": Benchmark(
-        read_geneval,
-        ".jsonl",
+BENCHMARKS = {  # where the file is, and its sha256; None where we could not learn it
+    "geneval": (
         f"{_GITHUB}/djghosh13/geneval/main/prompts/evaluation_metadata.jsonl",
         "5c48e0813e812e3c373fa5c8ed07a8f0a483be30272b4427b0559c8048e67c13",
     ),
-    "parti": Benchmark(
-        read_parti,
-        ".tsv",
+    "parti": (
         f"{_GITHUB}/google-research/parti/2c99f6652cbc7f0d0441aa91f4c7e7055bcb0071/PartiPrompts.tsv",
         "fab29e41bb512a169b56acab4cf2a41dcb675e285df2efcde6640c7dd3c440eb",
     ),
-    "mjhq": Benchmark(read_mjhq, ".json", "hf://datasets/playgroundai/MJHQ-30K/meta_data.json", None),
+    "mjhq": ("hf://datasets/playgroundai/MJHQ-30K/meta_data.json", None),
 }
 
 
@@ -214,34 +197,11 @@ def fetch_benchmark(name: str) -> Path:
     """The local copy of a benchmark's file; one whose content is not what it should be is thrown away and refused."""
     from rti.data.fetch import fetch
 
-    wanted = BENCHMARKS[name]
-    path = fetch(wanted.address)
+    address, wanted = BENCHMARKS[name]
+    path = fetch(address)
     found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if wanted.sha256 not in (None, found):
+    if wanted not in (None, found):
         path.unlink(missing_ok=True)
-        raise InputError(
-            f"{wanted.address} has sha256 {found[:12]}, expected {wanted.sha256[:12]}; "
-            f"to use your own copy, give its path: --prompts FILE{wanted.ending}"
-        )
+        instead = f"to use your own copy, give its path: --prompts FILE{path.suffix}"
+        raise InputError(f"{address} has sha256 {found[:12]}, expected {wanted[:12]}; {instead}")
     return path
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not readable as text ({error})") from None
-
-
-def _lines(path: Path) -> list[str]:
-    """Lines end at a line feed and nowhere else: str.splitlines would also cut at rarer characters within a prompt."""
-    return [line.removesuffix("\r") for line in _text(path).rstrip("\n").split("\n") if line.removesuffix("\r")]
-
-
-def _json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is not readable JSON ({error})") from None

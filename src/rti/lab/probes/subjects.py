@@ -13,7 +13,7 @@ import numpy as np
 
 from rti.errors import InputError, check_whole
 from rti.lab import scenes
-from rti.lab.pictures.prompts import read_text
+from rti.lab.pictures.prompts import read_prompts
 from rti.pipeline import Pipeline
 from rti.text.words import WordEncoder
 
@@ -65,7 +65,7 @@ def subjects_of(pipe: Pipeline, count: int, seed: int = 7, file: Path | None = N
             raise InputError(f"{file} given, but {type(backbone).__name__} draws from labels, not from prompts")
         return spread_labels(count, backbone.config.num_classes)
     if file is not None:
-        prompts = [prompt.subject for prompt in read_text(file, str(file)).prompts]
+        prompts = [prompt.prompt for prompt in read_prompts(Path(file), str(file), ".txt").prompts]
         if count > len(prompts):
             raise InputError(f"{count} prompts asked for, {file} holds {len(prompts)}; a prompt is a line of it")
         return prompts[:count]

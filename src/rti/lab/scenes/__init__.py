@@ -1,3 +1,4 @@
+# ruff: noqa: F401  these names are what others take from here
 """The scenes world: pictures with captions in GenEval's six tasks, and an exact detector of what a picture shows.
 
 world   scenes: objects, caption, requirements; what is held out from training
@@ -15,21 +16,3 @@ from rti.lab.scenes.detect import detect
 from rti.lab.scenes.render import batch, render
 from rti.lab.scenes.world import TASKS, Scene, prompts
 from rti.text.vocabulary import COLOURS, SHAPES, decode, encode
-
-__all__ = [
-    "CLASSES",
-    "COLOURS",
-    "SHAPES",
-    "TASKS",
-    "Scene",
-    "batch",
-    "class_example",
-    "class_of",
-    "class_prompts",
-    "class_scene",
-    "decode",
-    "detect",
-    "encode",
-    "prompts",
-    "render",
-]

@@ -6,12 +6,11 @@ For class-conditional models. All classes are trained, none is held out: a label
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from rti.errors import InputError
+from rti.errors import InputError, check_whole
 from rti.lab.scenes.layout import CANVAS
 from rti.lab.scenes.render import render
 from rti.lab.scenes.world import Requirement, Scene, Thing, draw_texture
@@ -34,8 +33,7 @@ def class_of(scene: Scene) -> int:
 
 def class_scene(label: int, texture: str = TEXTURES[0]) -> Scene:
     """The scene of a class. Right is a picture of one object of that colour and shape, and of no other."""
-    if not 0 <= label < len(CLASSES):
-        raise InputError(f"unknown class {label}; allowed: 0 to {len(CLASSES) - 1}")
+    check_whole("class", int(label), len(CLASSES) - 1, least=0)
     shape, colour = _PAIRS[label]
     # GenEval bears further objects beside the one asked for. Here every training picture shows one alone.
     others = tuple(Requirement(other, 2 if other == shape else 1) for other in SHAPES)
@@ -48,9 +46,8 @@ def subject_names(backbone: Any, subjects: Sequence[str | int]) -> list[str]:
 
     As SceneEval takes it: a class-conditional model with as many classes has these.
     """
-    ours = getattr(backbone.config, "num_classes", None) == len(CLASSES)
-    known = range(len(CLASSES)) if ours else ()
-    return [CLASSES[subject] if subject in known else str(subject) for subject in subjects]
+    names = dict(enumerate(CLASSES)) if getattr(backbone.config, "num_classes", None) == len(CLASSES) else {}
+    return [names.get(subject, str(subject)) for subject in subjects]
 
 
 def class_prompts(count: int, seed: int) -> list[Scene]:
@@ -72,10 +69,5 @@ def _scene(index: int, seed: int, stream: int) -> tuple[Scene, np.random.Generat
     rng = np.random.default_rng([stream, seed, index])
     texture = draw_texture(rng)
     turn, place = divmod(index, len(CLASSES))
-    return class_scene(_shuffled(stream, seed, turn)[place], texture), rng
-
-
-@lru_cache(maxsize=16)
-def _shuffled(stream: int, seed: int, turn: int) -> tuple[int, ...]:
-    """All labels in the order of a turn."""
-    return tuple(np.random.default_rng([stream + 1, seed, turn]).permutation(len(CLASSES)).tolist())
+    order = np.random.default_rng([stream + 1, seed, turn]).permutation(len(CLASSES))  # of all labels, in this turn
+    return class_scene(order[place], texture), rng

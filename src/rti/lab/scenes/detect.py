@@ -56,20 +56,17 @@ def detect(images: np.ndarray, threshold: float = THRESHOLD) -> list[list[Detect
 
 def _detect(image: np.ndarray, unit: float, threshold: float) -> list[Detection]:
     chroma = _chroma(image)
-    labels = _largest(_mask(np.hypot(*chroma)))
+    labels = _objects(np.hypot(*chroma))
     shape, displacement = _classify(_windows(labels))
     colour, coherence = _hues(chroma, labels)
     score = np.maximum(1 - displacement, 0) * coherence
-    area, boxes = np.bincount(labels.ravel())[1:], scipy_ndimage().find_objects(labels)
+    area, boxes = np.bincount(labels.ravel())[1:] * unit**2, scipy_ndimage().find_objects(labels)
     found = []
-    kept = np.flatnonzero(score > threshold)
-    for index in kept[np.argsort(-score[kept], kind="stable")]:
+    for index in np.argsort(-score, kind="stable")[: np.count_nonzero(score > threshold)]:
         rows, columns = boxes[index]
         left, top, right, bottom = (float(side * unit) for side in (columns.start, rows.start, columns.stop, rows.stop))
-        names = SHAPES[shape[index]], COLOURS[colour[index]]
-        centre = (left + right) / 2, (top + bottom) / 2
-        box = (left, top, right, bottom)
-        found.append(Detection(*names, box, centre, float(area[index] * unit**2), float(score[index])))
+        names, centre = (SHAPES[shape[index]], COLOURS[colour[index]]), ((left + right) / 2, (top + bottom) / 2)
+        found.append(Detection(*names, (left, top, right, bottom), centre, float(area[index]), float(score[index])))
     return found
 
 
@@ -108,46 +105,35 @@ def scipy_ndimage() -> ModuleType:
     return ndimage
 
 
-def _components(mask: np.ndarray) -> np.ndarray:
-    """The component of each pixel, from 1 on, 0 outside; diagonal neighbours belong together. (size, size) both."""
-    return scipy_ndimage().label(mask, np.ones((3, 3)))[0]
-
-
-def _mask(strength: np.ndarray) -> np.ndarray:
-    """Pixels that belong to objects: (size, size) chroma -> bool.
+def _objects(strength: np.ndarray) -> np.ndarray:
+    """The object of each pixel by its chroma, from 1 on, 0 outside; diagonal neighbours belong together. (h, w) both.
 
     A first, low threshold finds the objects; within each, its own mean sets the level, so that a blurred outline is
     cut near its middle however strong the colour is. Shaded stripes (0.6 of the colour) stay above that level.
     """
-    labels = _components(strength > _CHROMA)
+    label, touching = scipy_ndimage().label, np.ones((3, 3))
+    labels = label(strength > _CHROMA, touching)[0]
     total, number = np.bincount(labels.ravel(), weights=strength.ravel()), np.bincount(labels.ravel())
     level = (_EDGE * total / np.maximum(number, 1)).astype(np.float32)
     level[0] = np.inf
-    return strength > np.maximum(level[labels], _CHROMA)
-
-
-def _largest(mask: np.ndarray) -> np.ndarray:
-    """The components that are looked at, numbered from 1 on: (size, size) bool -> int."""
-    labels = _components(mask)
-    area = np.bincount(labels.ravel())[1:]
-    kept = np.argsort(-area, kind="stable")[:_MOST]
-    kept = np.sort(kept[area[kept] >= _AREA])
-    renumbered = np.zeros(len(area) + 1, dtype=np.int32)
-    renumbered[kept + 1] = np.arange(1, len(kept) + 1)
+    labels = label(strength > np.maximum(level[labels], _CHROMA), touching)[0]
+    area = np.bincount(labels.ravel())
+    area[0] = 0
+    kept = np.sort(np.argsort(-area, kind="stable")[:_MOST])
+    kept = kept[area[kept] >= _AREA]
+    renumbered = np.zeros(len(area), dtype=np.int32)
+    renumbered[kept] = np.arange(1, len(kept) + 1)
     return renumbered[labels]
 
 
 def _hues(chroma: tuple[np.ndarray, np.ndarray], labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Nearest colour (index) and coherence of the hue of each component: (m,), (m,)."""
-
-    def total(values: np.ndarray) -> np.ndarray:
-        return np.bincount(labels.ravel(), weights=values.ravel())[1:]
-
-    mean = total(chroma[0]), total(chroma[1])
+    values = (*chroma, np.hypot(*chroma))
+    x, y, strength = (np.bincount(labels.ravel(), weights=value.ravel())[1:] for value in values)
     palette = _hue_plane(*palette_rgb(COLOURS).T)
-    turn = np.arctan2(mean[1], mean[0])[:, None] - np.arctan2(palette[1], palette[0])
+    turn = np.arctan2(y, x)[:, None] - np.arctan2(palette[1], palette[0])
     distance = np.abs((turn + np.pi) % (2 * np.pi) - np.pi)
-    return distance.argmin(axis=1), np.hypot(*mean) / total(np.hypot(*chroma))
+    return distance.argmin(axis=1), np.hypot(x, y) / strength
 
 
 def _windows(labels: np.ndarray) -> np.ndarray:
@@ -165,18 +151,16 @@ def _windows(labels: np.ndarray) -> np.ndarray:
 
     x, y = mean(column + 0.5), mean(row + 0.5)
     gyration = np.sqrt(mean((column + 0.5 - x[inside]) ** 2 + (row + 0.5 - y[inside]) ** 2))
+    reach, pixels = (_REACH * gyration)[:, None, None], np.arange(len(labels))
+
+    def share(middle: np.ndarray) -> np.ndarray:
+        """Of each pixel in each cell of the grid around the middle: (m,) -> (m, grid, size)."""
+        edges = middle[:, None, None] + reach * np.linspace(-1, 1, _GRID + 1)[:, None]
+        overlap = np.minimum(edges[:, 1:], pixels + 1) - np.maximum(edges[:, :-1], pixels)
+        return (np.maximum(overlap, 0) * _GRID / (2 * reach)).astype(np.float32)
+
     masks = labels == np.arange(1, len(area) + 1)[:, None, None]
-    weights = [_cells(middle, _REACH * gyration, size) for middle, size in zip((y, x), labels.shape, strict=True)]
-    return weights[0] @ masks.astype(np.float32) @ weights[1].transpose(0, 2, 1)
-
-
-def _cells(middle: np.ndarray, reach: np.ndarray, size: int) -> np.ndarray:
-    """Share of each pixel in each cell of a grid from middle - reach to middle + reach: (m,) -> (m, grid, size)."""
-    reach = reach[:, None, None]
-    edges = middle[:, None, None] + reach * np.linspace(-1, 1, _GRID + 1)[:, None]
-    pixels = np.arange(size)
-    overlap = np.minimum(edges[:, 1:], pixels + 1) - np.maximum(edges[:, :-1], pixels)
-    return (np.maximum(overlap, 0) * _GRID / (2 * reach)).astype(np.float32)
+    return share(y) @ masks.astype(np.float32) @ share(x).transpose(0, 2, 1)
 
 
 def _classify(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

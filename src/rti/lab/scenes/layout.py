@@ -47,8 +47,7 @@ def place(scenes: Sequence[Scene], rng: np.random.Generator) -> Layout:
         if number == 1:
             centres = np.stack([_inside(radii, rng), _inside(radii, rng)], axis=-1)
         elif number == 2:
-            directions, reach = _directions([scenes[index] for index in chosen], rng)
-            centres = _pairs(radii, directions, reach, rng)
+            centres = _pairs(radii, [scenes[index] for index in chosen], rng)
         else:
             centres = _shelves(radii, rng)
         rows = first[chosen, None] + np.arange(number)
@@ -68,25 +67,16 @@ def _side_by_side(low: np.ndarray, high: np.ndarray, rng: np.random.Generator) -
     return MARGIN + low + before * spare, CANVAS - MARGIN - high - (1 - after) * spare
 
 
-def _directions(scenes: Sequence[Scene], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """For scenes of two objects: the relation to draw (index), and how far sideways the objects may stand."""
-    draws = rng.random(len(scenes))
-    directions, reach = np.zeros(len(scenes), dtype=np.int64), np.zeros(len(scenes))
-    for index, scene in enumerate(scenes):
-        if scene.relation is not None:
-            directions[index], reach[index] = RELATIONS.index(scene.relation), _CONE
-            continue
+def _pairs(radii: np.ndarray, scenes: Sequence[Scene], rng: np.random.Generator) -> np.ndarray:
+    """Two objects each, the first in its relation to the second, or in any allowed. (n, 2) radii -> (n, 2, 2)."""
+    directions, reach = [], []  # the relation to draw, and how far sideways the objects may stand
+    for scene, random in zip(scenes, rng.random(len(scenes)), strict=True):
         one, other = (thing.shape for thing in scene.objects)
-        allowed = [which for which, name in enumerate(RELATIONS) if (one, name, other) not in HELD_OUT_TRIPLES]
-        directions[index] = allowed[int(draws[index] * len(allowed))]
-        reach[index] = _FREE if len(allowed) == len(RELATIONS) else _CONE
-    return directions, reach
-
-
-def _pairs(radii: np.ndarray, directions: np.ndarray, reach: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Two objects each, the first in the direction from the second. (n, 2) radii -> (n, 2, 2) centres."""
-    rows = np.arange(len(radii))
-    lower = np.isin(directions, (RELATIONS.index("right of"), RELATIONS.index("below"))).astype(np.int64)
+        allowed = [name for name in RELATIONS if (one, name, other) not in HELD_OUT_TRIPLES]
+        allowed = allowed if scene.relation is None else [scene.relation]
+        directions.append(allowed[int(random * len(allowed))])
+        reach.append(_FREE if len(allowed) == len(RELATIONS) else _CONE)
+    rows, lower = np.arange(len(radii)), np.isin(directions, ("right of", "below")).astype(np.int64)
     along, across = np.zeros_like(radii), np.zeros_like(radii)
     along[rows, lower], along[rows, 1 - lower] = _side_by_side(radii[rows, lower], radii[rows, 1 - lower], rng)
     sideways = reach * np.abs(along[:, 0] - along[:, 1])
@@ -94,7 +84,7 @@ def _pairs(radii: np.ndarray, directions: np.ndarray, reach: np.ndarray, rng: np
     least = np.maximum(MARGIN + radii[:, 1], across[:, 0] - sideways)
     most = np.minimum(CANVAS - MARGIN - radii[:, 1], across[:, 0] + sideways)
     across[:, 1] = rng.uniform(least, most)
-    vertical = np.isin(directions, (RELATIONS.index("above"), RELATIONS.index("below")))[:, None]
+    vertical = np.isin(directions, ("above", "below"))[:, None]
     return np.stack([np.where(vertical, across, along), np.where(vertical, along, across)], axis=-1)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from rti.errors import InputError, check_whole
 from rti.lab.scenes.layout import CANVAS, Layout, place
 from rti.lab.scenes.shapes import signed_distance
-from rti.lab.scenes.world import TASKS, Scene, Thing, sample_scenes
+from rti.lab.scenes.world import TASKS, Scene, sample_scenes
 
 # Hue in degrees, saturation, value. Neighbouring hues are at least 28 degrees apart, jitter takes 4 at most.
 PALETTE = {
@@ -64,24 +64,31 @@ def draw(scenes: Sequence[Scene], layout: Layout, rng: np.random.Generator, size
     scale = max(1, size // CANVAS)  # pixels per canvas unit
     images = _backgrounds(len(scenes), rng, scale)
     things = [thing for scene in scenes for thing in scene.objects]
-    if things:
-        _draw_objects(images, things, layout, rng, scale)
+    upright = rng.random(len(things)) < 0.5
+    colour = palette_rgb([thing.colour for thing in things], rng)
+    # Each object is painted on a window that just holds it; the blurred tips of a star reach 1.3 pixels further.
+    half = (np.ceil(layout.radius).astype(np.int64) + 2) * scale
+    corner = np.floor(layout.centre * scale).astype(np.int64) - half[:, None]
+    corner = np.minimum(np.maximum(corner, 0), CANVAS * scale - 2 * half[:, None])
+    middles = (np.arange(CANVAS * scale) + 0.5) / scale  # of the pixels, in canvas units
+    for index, (left, top) in enumerate(corner.tolist()):
+        columns, rows = slice(left, left + 2 * half[index]), slice(top, top + 2 * half[index])
+        # Offsets from the object's centre. A row (w,) and a column (w, 1) until a shape or a texture joins them.
+        x = (middles[columns] - layout.centre[index, 0]).astype(np.float32)
+        y = (middles[rows] - layout.centre[index, 1]).astype(np.float32)[:, None]
+        # How much of each pixel the object covers: the signed distance, clipped to one pixel.
+        radius = np.float32(layout.radius[index])
+        distance = signed_distance(things[index].shape, x / radius, y / radius) * radius
+        cover = np.minimum(np.maximum(0.5 - distance * scale, 0), 1).astype(np.float32)
+        shade = _shade(things[index].texture, x, y, upright[index])
+        area = images[layout.scene[index], :, rows, columns]
+        area += cover * (colour[index, :, None, None] * shade - area)
     if size < CANVAS:
-        images = _shrink(images, size)
+        block = CANVAS // size
+        images = images.reshape(len(images), 3, size, block, size, block).mean(axis=(3, 5))
     images *= 2
     images -= 1
     return images.clip(-1, 1, out=images)  # rounding only: all colours are in [0, 1]
-
-
-def _shrink(images: np.ndarray, size: int) -> np.ndarray:
-    """Averages over square areas: (n, 3, CANVAS, CANVAS) -> (n, 3, size, size)."""
-    block = CANVAS // size
-    areas = images.reshape(len(images), 3, size, block, size, block)
-    if block >= 8:
-        return areas.mean(axis=(3, 5))
-    # NumPy is slow at means over short axes. This adds in its order, so that the last bit is the same as well.
-    rows = sum(areas[..., column] for column in range(block))
-    return sum(rows[:, :, :, row] for row in range(block)) / block**2
 
 
 def _backgrounds(count: int, rng: np.random.Generator, scale: int) -> np.ndarray:
@@ -92,33 +99,6 @@ def _backgrounds(count: int, rng: np.random.Generator, scale: int) -> np.ndarray
     brightness, slope = brightness.astype(np.float32), slope.astype(np.float32)
     graded = slope[:, 0, None, None] * ramp + slope[:, 1, None, None] * ramp[:, None]
     return brightness[:, :, None, None] + graded[:, None]
-
-
-def _draw_objects(
-    images: np.ndarray, things: Sequence[Thing], layout: Layout, rng: np.random.Generator, scale: int
-) -> None:
-    """Paint all objects into the pictures, in place, each on a window that just holds it."""
-    upright = (rng.random(len(things)) < 0.5).tolist()
-    colour = palette_rgb([thing.colour for thing in things], rng)
-    half = (np.ceil(layout.radius).astype(np.int64) + 2) * scale  # the blurred tips of a star reach 1.3 pixels further
-    corner = np.floor(layout.centre * scale).astype(np.int64) - half[:, None]
-    corner = np.minimum(np.maximum(corner, 0), CANVAS * scale - 2 * half[:, None])
-    middles = (np.arange(CANVAS * scale) + 0.5) / scale  # of the pixels, in canvas units
-    for index, (left, top) in enumerate(corner.tolist()):
-        columns, rows = slice(left, left + 2 * half[index]), slice(top, top + 2 * half[index])
-        # Offsets from the object's centre. A row (w,) and a column (w, 1) until a shape or a texture joins them.
-        x = (middles[columns] - layout.centre[index, 0]).astype(np.float32)
-        y = (middles[rows] - layout.centre[index, 1]).astype(np.float32)[:, None]
-        cover = _coverage(things[index].shape, x, y, np.float32(layout.radius[index]), scale)
-        shade = _shade(things[index].texture, x, y, upright[index])
-        area = images[layout.scene[index], :, rows, columns]
-        area += cover * (colour[index, :, None, None] * shade - area)
-
-
-def _coverage(shape: str, x: np.ndarray, y: np.ndarray, radius: np.float32, scale: int) -> np.ndarray:
-    """How much of each pixel the object covers: the signed distance, clipped to one pixel. (w), (w, 1) -> (w, w)."""
-    distance = signed_distance(shape, x / radius, y / radius) * radius
-    return np.minimum(np.maximum(0.5 - distance * scale, 0), 1).astype(np.float32)
 
 
 def _shade(texture: str, x: np.ndarray, y: np.ndarray, upright: bool) -> np.ndarray | float:
@@ -140,7 +120,7 @@ def _repeat(line: np.ndarray) -> np.ndarray:
 
 def palette_rgb(colours: Sequence[str], rng: np.random.Generator | None = None) -> np.ndarray:
     """Red, green and blue of named colours, slightly varied if there is a random generator: (m, 3) in [0, 1]."""
-    hue, saturation, value = np.array([PALETTE[colour] for colour in colours]).T
+    hue, saturation, value = np.array([PALETTE[colour] for colour in colours]).reshape(-1, 3).T
     if rng is not None:
         hue = hue + rng.uniform(-_HUE_JITTER, _HUE_JITTER, hue.shape)
         saturation = saturation * rng.uniform(1 - _TONE_JITTER, 1 + _TONE_JITTER, hue.shape)

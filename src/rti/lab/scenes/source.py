@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 
-from rti.data.source import Example, Source, check_size
-from rti.errors import InputError, check_whole
-from rti.lab.scenes import CLASSES, TASKS, Scene, batch, class_example, class_of
+from rti.data.source import KINDS, Example, Size, Source, check_size
+from rti.errors import InputError, check_choice, check_whole
+from rti.lab.scenes.classes import CLASSES, class_example, class_of
 from rti.lab.scenes.layout import CANVAS
-from rti.lab.scenes.world import check_kind
+from rti.lab.scenes.render import batch
+from rti.lab.scenes.world import TASKS, Scene, check_kind
 
 
 class ScenesSource(Source):
     """One fresh picture per index, a function of (seed, index). There is nothing to store and nothing to shuffle.
 
-    The task of each is drawn from `tasks`.
+    Of the kind "text" it has captions, the task of each is drawn from `tasks`. Of the kind "labels" it shows one object
+    per picture, labelled with its colour and shape: every 56 examples show each of the `classes` once.
     """
 
-    kind = "text"
     endless = True
 
     def __init__(
         self,
-        size: int | tuple[int, int],
+        size: Size,
         seed: int = 0,
         length: int = 1 << 40,
         split: str = "train",
         tasks: tuple[str, ...] = TASKS,
+        kind: str = "text",
     ) -> None:
         height, width = check_size(size)
         if height != width or (CANVAS % height and height % CANVAS):
@@ -37,13 +37,20 @@ class ScenesSource(Source):
         check_whole("seed of scenes", seed, least=0)
         check_whole("number of scenes", length)
         check_kind(split, tasks)
+        check_choice("kind of scenes", kind, KINDS)
+        if kind == "labels" and (split != "train" or tasks != TASKS):
+            given = f"split {split!r} is" if split != "train" else f"scenes:{','.join(tasks)} is"
+            raise InputError(f"{given} of captions; with labels all classes are trained, one object each")
         self.size, self.seed, self.length, self.split, self.tasks = height, seed, length, split, tasks
+        self.kind, self.classes = kind, list(CLASSES) if kind == "labels" else None
 
     def __len__(self) -> int:
         return self.length
 
     def draw(self, index: int) -> tuple[np.ndarray, Scene]:
         """Picture number `index`, (3, size, size) float32 in [-1, 1], and its scene."""
+        if self.kind == "labels":
+            return class_example(self.seed, index, self.size)
         drawn = batch(self.seed, index, 1, self.split, self.size, self.tasks)
         return drawn.images[0], drawn.scenes[0]
 
@@ -53,36 +60,14 @@ class ScenesSource(Source):
         answer = (scene.caption, None) if self.kind == "text" else (None, class_of(scene))
         return Example(torch.from_numpy(image), *answer)
 
-    def captions(self) -> Iterator[str]:
-        raise InputError("scenes are endless: their captions cannot all be read, and are encoded while training")
-
     def describe(self) -> str:
         what = "captions" if self.kind == "text" else f"labels of {len(CLASSES)} classes"
         only = "" if self.tasks == TASKS else f", {' and '.join(self.tasks)} only"
         return f"scenes: pictures with {what} drawn from seed {self.seed} at {self.size} x {self.size}{only}"
 
 
-class ClassScenesSource(ScenesSource):
-    """The same world by class: one object per picture, labelled with its colour and shape; `classes` holds the names.
-
-    Every 56 examples show each class once.
-    """
-
-    kind = "labels"
-    classes = list(CLASSES)
-
-    def draw(self, index: int) -> tuple[np.ndarray, Scene]:
-        return class_example(self.seed, index, self.size)
-
-
-def open_scenes(
-    task: str, size: int | tuple[int, int], flip: bool = False, seed: int = 0, kind: str | None = None
-) -> ScenesSource:
+def open_scenes(task: str, size: Size, flip: bool = False, seed: int = 0, kind: str | None = None) -> ScenesSource:
     """What is written after "scenes:": nothing, or one task; with captions, or labels where a model needs those."""
     if flip:
         raise InputError("scenes cannot be flipped: captions say what is left and right, and a moon has one side")
-    if kind != "labels":
-        return ScenesSource(size, seed, tasks=(task,) if task else TASKS)
-    if task:
-        raise InputError(f"scenes:{task} is for a model of captions; one of classes takes scenes, without a task")
-    return ClassScenesSource(size, seed)
+    return ScenesSource(size, seed, tasks=(task,) if task else TASKS, kind=kind or "text")

@@ -11,8 +11,9 @@ No training picture shows them either, whether or not its caption mentions colou
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,19 +25,13 @@ TASKS = ("single_object", "two_object", "counting", "colors", "position", "color
 SPLITS = ("train", "held-out", "all")
 
 HELD_OUT_PAIRS = frozenset((shape, COLOURS[(3 * index + 1) % len(COLOURS)]) for index, shape in enumerate(SHAPES))
-
-
-def _held_out_triples() -> frozenset[tuple[str, str, str]]:
-    triples = set()
-    for first_index, first in enumerate(SHAPES):
-        for second_index, second in enumerate(SHAPES):
-            for axis, relation in enumerate(("left of", "above")):
-                if first != second and (first_index + 2 * second_index + 3 * axis) % len(SHAPES) == 0:
-                    triples |= {(first, relation, second), (second, OPPOSITE[relation], first)}
-    return frozenset(triples)
-
-
-HELD_OUT_TRIPLES = _held_out_triples()
+_ONE_WAY = [
+    (first, relation, second)
+    for (a, first), (b, second) in itertools.permutations(enumerate(SHAPES), 2)
+    for axis, relation in enumerate(("left of", "above"))
+    if (a + 2 * b + 3 * axis) % len(SHAPES) == 0
+]
+HELD_OUT_TRIPLES = frozenset(_ONE_WAY) | {(second, OPPOSITE[relation], first) for first, relation, second in _ONE_WAY}
 
 # How often a caption names what its task does not ask for (colour, texture).
 _NAMED = {
@@ -84,9 +79,8 @@ class Scene:
         if not 1 <= len(self.objects) <= 4:
             raise InputError(f"a scene has 1 to 4 objects, got {len(self.objects)}")
         if self.relation is not None and (self.relation not in RELATIONS or len(self.objects) != 2):
-            raise InputError(
-                f"relation {self.relation!r} of {len(self.objects)} objects; allowed: {', '.join(RELATIONS)}, of two"
-            )
+            given = f"relation {self.relation!r} of {len(self.objects)} objects"
+            raise InputError(f"{given}; allowed: {', '.join(RELATIONS)}, of two")
 
     def metadata(self) -> dict:
         """The scene as a line of GenEval's metadata: tag, include, exclude (counting only), prompt."""
@@ -123,19 +117,19 @@ def prompts(count: int, seed: int, split: str = "train") -> list[Scene]:
 
 
 def _sample(task: str, rng: np.random.Generator, split: str) -> Scene:
-    named = rng.random(2) < _NAMED[task]  # colour, texture
+    named = tuple(rng.random(2) < _NAMED[task])  # colour, texture
     plain = "train" if split == "held-out" else split  # of what the prompt does not name: the colour, in most tasks
     relation = None
     if task in ("single_object", "colors"):
         things = (_thing(rng, _pair(rng, plain if task == "single_object" else split)),)
     elif task == "counting":
-        things = _alike(rng, plain, *named)
+        things = _alike(rng, plain, named)
     elif task == "position":
         first, relation, second = _triple(rng, split)
         things = tuple(_thing(rng, _pair(rng, plain, shape)) for shape in (first, second))
     else:
         things = tuple(_thing(rng, pair) for pair in _two_pairs(rng, task, split))
-    return _describe(task, things, relation, *named)
+    return _describe(task, things, relation, named)
 
 
 def draw_texture(rng: np.random.Generator) -> str:
@@ -174,41 +168,28 @@ def _triple(rng: np.random.Generator, split: str) -> tuple[str, str, str]:
             return triple
 
 
-def _alike(rng: np.random.Generator, split: str, same_colour: bool, same_texture: bool) -> tuple[Thing, ...]:
+def _alike(rng: np.random.Generator, split: str, named: tuple[bool, bool]) -> tuple[Thing, ...]:
     """Two to four things of one shape. What the caption does not name differs between them half of the time."""
     number = tuple(NUMBERS)[rng.integers(len(NUMBERS))]
     model = _thing(rng, _pair(rng, split))
-    same_colour, same_texture = np.logical_or((same_colour, same_texture), rng.random(2) < 0.5)
-    things = []
-    for _ in range(number):
-        other = _thing(rng, _pair(rng, split, model.shape))
-        colour = model.colour if same_colour else other.colour
-        things.append(Thing(model.shape, colour, model.texture if same_texture else other.texture))
-    return tuple(things)
+    same_colour, same_texture = np.logical_or(named, rng.random(2) < 0.5)
+    others = [_thing(rng, _pair(rng, split, model.shape)) for _ in range(number)]
+    shared = {"colour": model.colour} if same_colour else {}
+    shared |= {"texture": model.texture} if same_texture else {}
+    return tuple(replace(other, **shared) for other in others)
 
 
-def _describe(
-    task: str, things: tuple[Thing, ...], relation: str | None, name_colour: bool, name_texture: bool
-) -> Scene:
-    """The scene of these things, with its caption and requirements."""
-
-    def phrase(thing: Thing, number: int = 1) -> str:
+def _describe(task: str, things: tuple[Thing, ...], relation: str | None, named: tuple[bool, bool]) -> Scene:
+    """The scene of these things, with its caption and requirements; `named` are colour and texture, or not."""
+    count = len(things) if task == "counting" else 1  # one phrase and one requirement for all that are alike
+    name_colour, name_texture = named
+    phrases, include = [], []
+    for thing in things[:1] if task == "counting" else things:
         words = [thing.texture] * bool(name_texture) + [thing.colour] * bool(name_colour)
-        words.append(thing.shape if number == 1 else PLURALS[thing.shape])
-        return " ".join([article(words[0]) if number == 1 else NUMBERS[number], *words])
-
-    def require(thing: Thing, number: int = 1, position: tuple[str, int] | None = None) -> Requirement:
-        return Requirement(thing.shape, number, thing.colour if name_colour else None, position)
-
-    first, number = things[0], len(things)
-    if task == "counting":
-        too_many = (Requirement(first.shape, number + 1),)
-        return Scene(task, things, None, phrase(first, number), (require(first, number),), too_many)
-    if number == 1:
-        return Scene(task, things, None, phrase(first), (require(first),))
-    second = things[1]
-    caption = f"{phrase(first)} {relation or 'and'} {phrase(second)}"
-    if relation is None:
-        return Scene(task, things, None, caption, (require(first), require(second)))
-    # As in GenEval the object that others relate to comes first, as group 0.
-    return Scene(task, things, relation, caption, (require(second), require(first, position=(relation, 0))))
+        words.append(thing.shape if count == 1 else PLURALS[thing.shape])
+        phrases.append(" ".join([article(words[0]) if count == 1 else NUMBERS[count], *words]))
+        include.append(Requirement(thing.shape, count, thing.colour if name_colour else None))
+    if relation is not None:  # as in GenEval the object that others relate to comes first, as group 0
+        include = [include[1], replace(include[0], position=(relation, 0))]
+    exclude = (Requirement(things[0].shape, count + 1),) if task == "counting" else ()
+    return Scene(task, things, relation, f" {relation or 'and'} ".join(phrases), tuple(include), exclude)
