@@ -7,7 +7,7 @@ from typing import Any
 
 from rti.errors import InputError, check_choice, check_finite
 from rti.method.config import setting
-from rti.presets import PRESETS, SCENES_TRAINING, find_preset
+from rti.presets import SCENES_TRAINING, find_preset
 
 PRECISIONS, TRACKERS, OPTIMISERS = ("no", "bf16", "fp16"), ("tensorboard", "wandb", "none"), ("muon", "adamw")
 ESTIMATES = ("pass", "blur")
@@ -80,6 +80,11 @@ class RunConfig:
                 f"batch {self.batch} does not divide into {processes} processes of {self.batch_per_device} examples"
             )
         return self.batch // together
+
+    def shares(self, process: int, processes: int) -> list[range]:
+        """The micro-batches of one process in a step, as numbers in the global batch: they go round the processes."""
+        size = self.batch_per_device
+        return [range(first, first + size) for first in range(process * size, self.batch, processes * size)]
 
     def learning_rate_factor(self, step: int) -> float:
         """What the learning rate is multiplied by at a step, counted from 0."""
@@ -155,9 +160,6 @@ class PretrainConfig(RunConfig):
 
 def preset_values(model: str) -> dict[str, Any]:
     """What the paper fixes for a released model: its budgets, steps and core; and what suits a model that ships."""
-    if model in SCENES_TRAINING:
-        return SCENES_TRAINING[model]
     preset = find_preset(model)
-    if preset is None:
-        raise InputError(f"{model!r} is no preset; allowed: {', '.join(PRESETS)}, or give budgets, steps and core")
-    return {"budgets": preset.budgets, "steps": preset.steps, "core": preset.core}
+    usual = {} if preset is None else {"budgets": preset.budgets, "steps": preset.steps, "core": preset.core}
+    return SCENES_TRAINING.get(model, usual)

@@ -16,9 +16,8 @@ from rti.flow import interpolate
 from rti.text.encoder import TextEncoder
 from rti.training.config import TrainConfig
 from rti.training.draws import Draws
-from rti.training.loss import velocity_losses
 from rti.training.stream import Stream
-from rti.training.tasks import BETAS, Task
+from rti.training.tasks import BETAS, Task, velocity_losses
 
 
 class Dial(NamedTuple):

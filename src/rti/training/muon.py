@@ -59,13 +59,8 @@ class Muon(torch.optim.Optimizer):
                 torch._foreach_add_(parameters, list(updates), alpha=-group["lr"] * scale)
 
 
-def split_parameters(modules: Iterable[nn.Module]) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The matrices inside blocks, which are Muon's, and everything else, which is AdamW's."""
-    matrices, others = [], []
-    for module in modules:
-        for name, parameter in module.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            inside = "blocks." in name and parameter.ndim == 2
-            (matrices if inside else others).append(parameter)
-    return matrices, others
+def split_parameters(module: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The matrices inside blocks, which are Muon's, and everything else that trains, which is AdamW's."""
+    trained = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
+    matrices = [value for name, value in trained if "blocks." in name and value.ndim == 2]
+    return matrices, [value for name, value in trained if not ("blocks." in name and value.ndim == 2)]

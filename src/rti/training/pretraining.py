@@ -14,10 +14,9 @@ from rti.loading import save_backbone
 from rti.text.encoder import TextEncoder
 from rti.training.config import PretrainConfig
 from rti.training.draws import Draws
-from rti.training.loss import velocity_losses
 from rti.training.muon import MUON_DECAY, Muon, split_parameters
 from rti.training.stream import MicroBatch, Stream
-from rti.training.tasks import BETAS, Task
+from rti.training.tasks import BETAS, Task, velocity_losses
 
 
 class BaseObjective(nn.Module):
@@ -65,7 +64,7 @@ class BaseTraining(Task):
         if config.optimiser == "adamw":
             parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
             return [torch.optim.AdamW(parameters, lr=config.learning_rate, betas=BETAS, weight_decay=decay)]
-        matrices, others = split_parameters([self.module])
+        matrices, others = split_parameters(self.module)
         return [
             Muon(matrices, lr=config.learning_rate, weight_decay=MUON_DECAY if config.weight_decay is None else decay),
             torch.optim.AdamW(others, lr=config.adam_learning_rate, betas=BETAS, weight_decay=decay),
