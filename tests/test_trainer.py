@@ -249,8 +249,7 @@ def test_training_lowers_the_loss_at_every_budget_and_leaves_the_backbone_alone(
 
     @torch.no_grad()
     def losses() -> list[float]:
-        examples = [trainer.task.stream.source.source[index] for index in range(4)]
-        batch = collate([(example, 0, index) for index, example in enumerate(examples)], 4)
+        batch = collate([trainer.task.stream.source[index] for index in range(4)])
         images, condition = batch.images, trainer.task.inputs(batch)
         draws = draw(images.shape[1:], seed=9, step=0, examples=range(4), settings=DrawSettings(drop=0.0))
         return [
@@ -376,7 +375,7 @@ def _no_space() -> None:
 
 def test_an_adapter_or_a_sheet_that_cannot_be_written_does_not_end_the_run(tmp_path, monkeypatch, capsys):
     trainer = make_trainer(tmp_path / "run", steps=5, save_every=2, sample_every=2, sample_steps=1)
-    monkeypatch.setattr("rti.training.trainer.draw_sheet", lambda task: _no_space())
+    monkeypatch.setattr("rti.training.log.draw_sheet", lambda task: _no_space())
     save = trainer.task.save
     monkeypatch.setattr(trainer.task, "save", lambda *values: _no_space() if trainer.step == 4 else save(*values))
     trainer.run()
@@ -405,7 +404,7 @@ def test_a_signal_in_the_middle_of_an_exchange_is_not_lost(tmp_path, monkeypatch
 def test_a_signal_while_samples_are_drawn_still_saves_the_step(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path / "run", steps=50, save_every=50, sample_every=3)
     stop = lambda task: os.kill(os.getpid(), signal.SIGTERM) or _no_space()  # noqa: E731
-    monkeypatch.setattr("rti.training.trainer.draw_sheet", stop)
+    monkeypatch.setattr("rti.training.log.draw_sheet", stop)
     trainer.run()
     assert make_trainer(tmp_path / "run", steps=50).step == 3
 

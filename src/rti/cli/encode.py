@@ -41,7 +41,7 @@ def encode(
     from rti.precision import place
     from rti.text.cache import DTYPES, CacheWriter, TextCache, check_folder
     from rti.text.encoder import load_text_encoder
-    from rti.training.signals import on_stop_signal
+    from rti.training.state import on_stop_signal
 
     check_choice("dtype", dtype, DTYPES)
     check_folder(output)

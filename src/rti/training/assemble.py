@@ -111,14 +111,7 @@ def make_trainer(config: RunConfig, reduction: ReductionConfig | None = None) ->
 
 
 def check_unchanged(folder: Path, settings: dict[str, Any]) -> None:
-    """Refuse to go on with a run under other settings than it was begun with, but for those that may change.
-
-    A run that has no checkpoint has not begun. Nothing is written but the folder.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
+    """Refuse to go on with a run (one without a checkpoint has not begun) under settings that must not change."""
     path = folder / CONFIG
     if not path.is_file() or not checkpoints(folder):
         return
@@ -173,8 +166,8 @@ def open_text(config: RunConfig, backbone: Backbone) -> TextEncoder | None:
 def new_backbone(config: PretrainConfig) -> Backbone:
     """A backbone of the asked sizes, ready to learn."""
     preset = find_preset(config.model)
-    if preset is None:
-        check_choice("model", config.model, [*FROM_SCRATCH, "or a preset"])
+    if preset is None and config.model not in FROM_SCRATCH:
+        raise InputError(f"unknown model {config.model!r}; allowed: {', '.join(FROM_SCRATCH)}, or a preset")
     family, sizes = FROM_SCRATCH.get(config.model) or (preset.family, preset.sizes)
     with in_one_line(f"sizes {','.join(config.sizes)} make no model"):
         backbone = build(family, sizes | parse_pairs(config.sizes, FAMILIES[family].config_type)).to_empty(device="cpu")

@@ -83,8 +83,9 @@ class RunConfig:
 
     def shares(self, process: int, processes: int) -> list[range]:
         """The micro-batches of one process in a step, as numbers in the global batch: they go round the processes."""
-        size = self.batch_per_device
-        return [range(first, first + size) for first in range(process * size, self.batch, processes * size)]
+        size, count = self.batch_per_device, self.accumulation(processes)
+        firsts = [(micro * processes + process) * size for micro in range(count)]
+        return [range(first, first + size) for first in firsts]
 
     def learning_rate_factor(self, step: int) -> float:
         """What the learning rate is multiplied by at a step, counted from 0."""

@@ -105,6 +105,7 @@ class Task(ABC):
 
     def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
         """Go on from such a state."""
+        return None
 
     def close(self) -> None:
         """The run has ended."""
