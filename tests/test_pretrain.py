@@ -11,7 +11,7 @@ from rti.loading import load_backbone
 from rti.text.words import WordEncoder
 from rti.training.assemble import make_trainer, new_backbone, open_text
 from rti.training.config import PretrainConfig
-from rti.training.muon import Muon, orthogonalise, split_parameters
+from rti.training.pretraining import Muon, orthogonalise
 from rti.training.state import CannotSave, checkpoints, load_checkpoint, save_checkpoint
 from rti.training.tasks import velocity_losses
 from test_cli import run, run_json
@@ -70,14 +70,13 @@ def test_muon_finds_a_linear_map():
     assert losses[-1] < 1e-3 * losses[0]
 
 
-def test_muon_takes_the_matrices_of_blocks_and_adam_the_rest():
-    modules = torch.nn.ModuleDict(
-        {"blocks": torch.nn.ModuleList([torch.nn.Linear(3, 4)]), "head": torch.nn.Linear(4, 2)}
-    )
-    modules["head"].weight.requires_grad_(False)
-    matrices, others = split_parameters(modules)
-    assert [tuple(parameter.shape) for parameter in matrices] == [(4, 3)]
-    assert [tuple(parameter.shape) for parameter in others] == [(4,), (2,)]
+def test_muon_takes_the_matrices_of_blocks_and_adam_the_rest(tmp_path):
+    trainer = make_trainer(config_of("scenes", tmp_path / "run", steps=1))
+    muon, adam = ({id(one) for one in optimiser.param_groups[0]["params"]} for optimiser in trainer.optimisers)
+    matrices = {id(p) for name, p in trainer.parameters.items() if "blocks." in name and p.ndim == 2}
+    assert matrices
+    assert muon == matrices
+    assert adam == {id(parameter) for parameter in trainer.parameters.values()} - muon
 
 
 def test_weight_decay_is_that_of_muon_too(tmp_path):

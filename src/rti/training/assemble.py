@@ -21,7 +21,7 @@ from rti.hub import is_repository_name
 from rti.loading import FAMILIES, build, load_backbone
 from rti.method.budgets import resolve_budget
 from rti.method.config import ReductionConfig, check_all_finite
-from rti.method.reductions import REDUCTIONS, Reduction, make_reduction
+from rti.method.reductions import REDUCTIONS, make_reduction
 from rti.parsing import convert_stored, parse_pairs
 from rti.presets import FROM_SCRATCH, PRESETS, SCENES_TRAINING, find_preset, preset_of
 from rti.text.cache import TextCache
@@ -202,31 +202,24 @@ def describe(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
     _check_fits(config, reduction, backbone)
     with torch.device("meta"):
         module = make_reduction(reduction, backbone)
-    trainable = cost.trainable_count(backbone, module, reduction)
-    parameters = cost.parameter_count(backbone)
-    forward = [_mean_flops(config, backbone, module, budget) for budget in config.budgets]
+    parameters, trainable = cost.parameter_count(backbone), cost.trainable_count(backbone, module, reduction)
+
+    def flops(budget: int) -> float:
+        """Of a batch's forward passes, over the text budgets that a step may draw."""
+        full, *short = (cost.reduced_flops(backbone, module, budget, text) for text in (None, *config.text_budgets))
+        share = config.full_text if short else 1.0
+        return config.batch * (share * full + (1 - share) * sum(short) / max(len(short), 1))
+
     # Forward, and as much again for the gradients of the activations; the frozen weights get none.
-    step = 2 * config.batch * sum(forward) / len(forward)
-    estimate = 0.0
-    if module.uses_estimate and config.estimate == "pass":
-        budget = config.estimate_budget or min(config.budgets)
-        estimate = (1 - config.blind) * config.batch * _mean_flops(config, backbone, module, budget)
-    bytes_per_weight = 4 if config.dtype == "float32" else 2
+    step = 2 * sum(map(flops, config.budgets)) / len(config.budgets)
+    estimated = module.uses_estimate and config.estimate == "pass"
+    estimate = (1 - config.blind) * flops(config.estimate_budget or min(config.budgets)) if estimated else 0.0
     return json.loads(json.dumps(asdict(config) | {"reduction": reduction.to_dict()})) | {
         "parameters": parameters,
         "trainable": trainable,
         "accumulation_on_one_process": config.accumulation(1),
-        "weights_gigabytes": round(bytes_per_weight * parameters / 1e9, 2),
+        "weights_gigabytes": round((4 if config.dtype == "float32" else 2) * parameters / 1e9, 2),
         "training_state_gigabytes": round(4 * 5 * trainable / 1e9, 2),  # weight, gradient, two moments, average
         "teraflops_per_step": round((step + estimate) / 1e12, 1),
         "estimate_share_of_step": round(estimate / (step + estimate), 3),
     }
-
-
-def _mean_flops(config: TrainConfig, backbone: Backbone, reduction: Reduction, budget: int) -> float:
-    """A forward pass at a budget, over the text budgets that a step may draw."""
-    full = cost.reduced_flops(backbone, reduction, budget)
-    if not config.text_budgets:
-        return full
-    short = [cost.reduced_flops(backbone, reduction, budget, text) for text in config.text_budgets]
-    return config.full_text * full + (1 - config.full_text) * sum(short) / len(short)

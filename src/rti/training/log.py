@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import sys
 import time
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import asdict
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +19,6 @@ from PIL import Image
 from rti.errors import InputError
 from rti.images import contact_sheet, enlarge, save_image
 from rti.pipeline import Pipeline
-from rti.training.config import RunConfig
 
 if TYPE_CHECKING:
     from rti.training.tasks import Task
@@ -47,6 +44,9 @@ class Journal:
         name = "rti" if config.log_with == "wandb" else "logs"
         trainer.accelerator.init_trackers(name, settings, {"wandb": run})
         self.trackers = trainer.accelerator.trackers
+        if config.log_with != "none" and self.speaks and not self.trackers:
+            missing = f"{config.log_with} is not installed (pip install {config.log_with})"
+            print(f"rti: warning: {missing}; the log is in {config.output}/log.jsonl", file=sys.stderr)
 
     def __enter__(self) -> Journal:
         return self
@@ -120,13 +120,3 @@ def draw_sheet(task: Task) -> Image.Image:
         )
         rows["dense" if budget is None else f"R = {budget}"] = [enlarge(picture, 128) for picture in drawn.images]
     return contact_sheet([*rows.values()], [*rows], [str(subject) for subject in subjects])
-
-
-def tracker_of(config: RunConfig) -> str | None:
-    """accelerate's name of the tracker; one whose package is not there is said once, and the log is still written."""
-    if config.log_with == "none" or find_spec(config.log_with) is not None:
-        return None if config.log_with == "none" else config.log_with
-    if os.environ.get("RANK", "0") == "0":  # one process says it for all
-        missing = f"{config.log_with} is not installed (pip install {config.log_with})"
-        print(f"rti: warning: {missing}; the log is in {config.output}/log.jsonl", file=sys.stderr)
-    return None

@@ -53,8 +53,10 @@ def micro_batches(
         _, wrapped, traceback = str(error.args[0]).partition("Original Traceback")
         raise InputError(traceback.strip().splitlines()[-1].partition(": ")[2]) if wrapped else error from None
     finally:
-        for worker in getattr(batches, "_workers", ()):
-            worker.kill()  # they are deaf to SIGTERM
+        if workers:
+            batches._shutdown_workers()  # or torch would take those that are killed for a failure, and say so
+            for worker in batches._workers:
+                worker.kill()  # they are deaf to SIGTERM
 
 
 def collate(drawn: list[Drawn]) -> MicroBatch:

@@ -26,7 +26,7 @@ from rti.errors import InputError
 from rti.files import first_line
 from rti.precision import emulated_warning, is_emulated
 from rti.training.config import RunConfig
-from rti.training.log import Journal, tracker_of
+from rti.training.log import Journal
 from rti.training.state import CannotSave, hold, load_checkpoint, on_stop_signal, put, save_checkpoint, whole
 from rti.training.tasks import Task
 
@@ -262,7 +262,7 @@ def _engine(config: RunConfig) -> Any:
     patience = InitProcessGroupKwargs(timeout=timedelta(hours=2))  # the others wait while the first one samples
     # Without this, several processes on a machine with no GPU would not know of each other.
     options = {"cpu": not torch.accelerator.is_available() or None, "kwargs_handlers": [unused, patience]}
-    options |= {"log_with": tracker_of(config), "project_dir": config.output}
+    options |= {"log_with": None if config.log_with == "none" else config.log_with, "project_dir": config.output}
     try:
         accelerator = Accelerator(mixed_precision=config.mixed_precision, **options)
     except ValueError as error:
