@@ -12,8 +12,18 @@ from rti.lab.judge import judge, relative_positions
 from rti.lab.pictures.folder import Entry
 from rti.lab.pictures.prompts import read_geneval
 from rti.lab.pictures.scorers.clip import Clip
-from rti.lab.pictures.scorers.detector import COLOURS, ColourNames, GenEvalDetector, Mask2Former, cut_out, detections
-from rti.lab.pictures.scorers.geneval import CLASSES, Found, GenEvalScorer, SceneDetector, Wanted, select
+from rti.lab.pictures.scorers.geneval import (
+    CLASSES,
+    COLOURS,
+    Found,
+    GenEvalDetector,
+    GenEvalScorer,
+    SceneDetector,
+    Wanted,
+    cut_out,
+    detections,
+    select,
+)
 from rti.lab.pictures.scorers.results import summary
 from scorer_models import LINES, save_clip, save_mask2former
 from tiny import refused
@@ -262,7 +272,6 @@ def score_all(detect):
     shown = [(entry, number) for entry in entries for number in range(4)]
     pictures = [Image.new("RGB", (1, 1), (*divmod(entry.index, 256), number)) for entry, number in shown]
     scorer = GenEvalScorer(Synthetic(detect))
-    scorer.check(entries)
     rows = scorer(pictures, [entry for entry, _ in shown])
     rows = [{"prompt": entry.index} | row for (entry, _), row in zip(shown, rows, strict=True)]
     return entries, rows, summary(entries, rows, by_group=True)
@@ -328,14 +337,14 @@ def test_the_classes_are_cocos_in_order_with_three_renamed():
 def test_a_detector_refuses_prompts_of_things_it_does_not_know():
     star = {"tag": "single_object", "include": [need("star")], "prompt": "a star"}
     entry = Entry(3, "a star", "single_object", ("0.png",), (0,), star)
-    GenEvalScorer(SceneDetector()).check([entry])
+    GenEvalScorer(SceneDetector()).wanted(entry)
     with refused("prompt 3", "star"):
-        GenEvalScorer(Synthetic(None)).check([entry])
+        GenEvalScorer(Synthetic(None)).wanted(entry)
     cyan = {"tag": "colors", "include": [need("dog", color="cyan")], "prompt": "a cyan dog"}
     with refused("cyan", "red, orange"):
-        GenEvalScorer(Synthetic(None)).check([Entry(3, "", "colors", ("0.png",), (0,), cyan)])
+        GenEvalScorer(Synthetic(None)).wanted(Entry(3, "", "colors", ("0.png",), (0,), cyan))
     with refused("prompt 3", "metadata"):
-        GenEvalScorer(Synthetic(None)).check([Entry(3, "a star", None, ("0.png",), (0,))])
+        GenEvalScorer(Synthetic(None)).wanted(Entry(3, "a star", None, ("0.png",), (0,)))
 
 
 # The detector.
@@ -416,14 +425,14 @@ def test_pictures_are_brought_to_an_edge_of_800_and_at_most_1333(tmp_path, size,
     """Rounded up to the next multiple of 32, as the network needs it."""
     model = torch.nn.Module()
     model.config = type("Config", (), {"num_labels": 80})
-    assert Mask2Former(model).size(*size) == expected
+    assert GenEvalDetector(model, None).size(*size) == expected
 
 
 def test_the_real_architecture_loads_from_a_folder_and_finds_what_its_logits_say(tmp_path):
-    detector = Mask2Former.load(str(save_mask2former(tmp_path / "detector")))
+    detector = GenEvalDetector.load(str(save_mask2former(tmp_path / "detector")), str(save_clip(tmp_path / "clip")))
     detector.shortest = 96
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (48, 64, 3)).astype(np.uint8))
-    objects = detector(picture, threshold=0.004)
+    objects = detector.objects(picture, threshold=0.004)
     assert objects
     pixels = np.asarray(picture.resize((128, 96), Image.Resampling.BILINEAR)).astype(np.float32) / 255
     pixels = (pixels - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
@@ -433,14 +442,14 @@ def test_the_real_architecture_loads_from_a_folder_and_finds_what_its_logits_say
     assert [(one.shape, one.box) for one in objects] == [(one.shape, one.box) for one in expected]
     assert objects[0].mask.shape == (48, 64)
     with refused("a detector of 5 classes"):
-        Mask2Former.load(str(save_mask2former(tmp_path / "other", labels=5)))
+        GenEvalDetector.load(str(save_mask2former(tmp_path / "other", labels=5)), str(tmp_path / "clip"))
 
 
 def test_a_folder_without_weights_of_the_kind_is_refused_rather_than_left_random(tmp_path):
     with refused("cannot load", tmp_path / "nowhere"):
-        Mask2Former.load(str(tmp_path / "nowhere"))
+        GenEvalDetector.load(str(tmp_path / "nowhere"), "no/clip")
     with refused(tmp_path / "clip"):
-        Mask2Former.load(str(save_clip(tmp_path / "clip")))
+        GenEvalDetector.load(str(save_clip(tmp_path / "clip")), "no/clip")
 
 
 # Colours.
@@ -462,8 +471,18 @@ def test_an_object_is_cut_out_on_grey_by_its_mask_and_cropped_to_its_box():
     assert (cut[1:] == 200).all() and cut[0, 1].tolist() == [200] * 3
 
 
-def test_colours_are_those_of_a_plain_zero_shot_classifier(clip):
-    names, rng, seen = ColourNames(clip), np.random.default_rng(1), set()
+@pytest.fixture
+def detector(clip):
+    """With the objects it finds made up: two dogs, one of them unsure."""
+    model = torch.nn.Module()
+    model.config = type("Config", (), {"num_labels": 80})
+    detector = GenEvalDetector(model, clip)
+    detector.objects = lambda picture: [Found("dog", 0.95, (0, 0, 8, 8)), Found("dog", 0.2, (0, 0, 8, 8))]
+    return detector
+
+
+def test_colours_are_those_of_a_plain_zero_shot_classifier(clip, detector):
+    rng, seen = np.random.default_rng(1), set()
     for _ in range(12):
         picture = Image.fromarray(rng.integers(0, 256, (20, 24, 3)).astype(np.uint8))
         mask = rng.random((20, 24)) < 0.7
@@ -477,20 +496,15 @@ def test_colours_are_those_of_a_plain_zero_shot_classifier(clip):
             mean = sum(vectors) / 3
             scores.append(float(image @ mean / mean.norm()))
         expected = COLOURS[int(np.argmax(scores))]
-        assert names(picture, thing) == expected
+        assert detector.colour(picture, thing) == expected
         seen.add(expected)
     assert len(seen) > 1
 
 
-def test_the_detector_names_colours_of_the_picture_it_saw(clip, tmp_path):
-    class Objects:
-        def __call__(self, picture):
-            return [Found("dog", 0.95, (0, 0, 8, 8)), Found("dog", 0.2, (0, 0, 8, 8))]
-
-    detector = GenEvalDetector(Objects(), ColourNames(clip))
+def test_the_detector_names_colours_of_the_picture_it_saw(detector):
     rng = np.random.default_rng(0)
     pictures = [Image.fromarray(rng.integers(0, 256, (8, 8, 3)).astype(np.uint8)) for _ in range(8)]
     results = [detector(picture, "colors") for picture in pictures]
     assert [len(result) for result in results] == [1] * 8
-    expected = [ColourNames(clip)(picture, Found("dog", 0.95, (0, 0, 8, 8))) for picture in pictures]
+    expected = [detector.colour(picture, Found("dog", 0.95, (0, 0, 8, 8))) for picture in pictures]
     assert [result[0].colour for result in results] == expected

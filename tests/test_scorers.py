@@ -9,9 +9,8 @@ from PIL import Image
 from torch.nn import functional
 
 from rti.lab.pictures.folder import Entry, PictureFolder
-from rti.lab.pictures.scorers.clip import Clip, ClipScorer, PickScorer
-from rti.lab.pictures.scorers.imagereward import ImageReward, ImageRewardScorer, convert
-from rti.lab.pictures.scorers.loading import clip_pixels
+from rti.lab.pictures.scorers.clip import Clip, ClipScorer, PickScorer, clip_pixels
+from rti.lab.pictures.scorers.imagereward import ImageReward, convert
 from rti.lab.pictures.scorers.results import Score, prompt_means, score_folder
 from scorer_models import (
     PUBLISHED,
@@ -218,10 +217,9 @@ def test_the_conversion_fits_the_published_sizes():
 
 
 def test_a_key_that_is_unknown_or_missing_is_refused(small):
-    with refused("blip.visual_encoder.blocks.0.attn.rope"):
-        convert(reward_state() | {"blip.visual_encoder.blocks.0.attn.rope": torch.zeros(1)})
-    with refused("decoder.weight"):
-        convert({"decoder.weight": torch.zeros(1)})
+    for name in ("blip.visual_encoder.blocks.0.attn.rope", "decoder.weight"):
+        with refused("there.pt", f"extra {name}"):
+            ImageReward.from_state(reward_state() | {name: torch.zeros(1)}, med_config(), "there.pt")
     state = reward_state()
     del state["blip.text_encoder.encoder.layer.1.crossattention.self.key.bias"]
     with refused("there.pt", "missing text.encoder.layer.1.crossattention.self.key.bias"):
@@ -231,9 +229,7 @@ def test_a_key_that_is_unknown_or_missing_is_refused(small):
 
 
 def test_image_reward_equals_a_plain_reference_from_its_published_weights(small, tmp_path, pictures):
-    scorer = ImageRewardScorer.load(
-        str(save_image_reward(tmp_path / "model")), str(save_bert_tokenizer(tmp_path / "words"))
-    )
+    scorer = ImageReward.load(str(save_image_reward(tmp_path / "model")), str(save_bert_tokenizer(tmp_path / "words")))
     prompts = ["a red car", "two blue kites and a pink tie left of a bed", "z", "a b c d e f g " * 10]
     scores = [row["score"] for row in scorer(pictures, entries(prompts))]
     expected = []
@@ -259,9 +255,9 @@ def test_weights_that_would_run_code_are_refused(small, tmp_path):
     (tmp_path / "model" / "ImageReward.pt").write_bytes(pickle.dumps({"mlp.layers.0.weight": Evil()}))
     save_bert_tokenizer(tmp_path / "words")
     with refused("ImageReward.pt"):
-        ImageRewardScorer.load(str(tmp_path / "model"), str(tmp_path / "words"))
-    with refused("nowhere", "ImageReward.pt"):
-        ImageRewardScorer.load("./nowhere", str(tmp_path / "words"))
+        ImageReward.load(str(tmp_path / "model"), str(tmp_path / "words"))
+    with refused("nowhere", "hub"):
+        ImageReward.load("./nowhere", str(tmp_path / "words"))
 
 
 # What is found in a folder.
@@ -282,6 +278,10 @@ def brightness(pictures, entries):
     return [{"score": picture.getpixel((0, 0))[0]} for picture in pictures]
 
 
+def shares(pictures, entries):
+    return [{"score": row["score"] / 100} for row in brightness(pictures, entries)]
+
+
 def test_scores_are_means_over_prompts_with_their_groups(tmp_path):
     folder = make_folder(tmp_path, [("a", "x"), ("b", "x"), ("c", "y")])
     score = score_folder(folder, "clip", brightness, {"model": "m"}, batch=4, progress=False)
@@ -291,8 +291,8 @@ def test_scores_are_means_over_prompts_with_their_groups(tmp_path):
     assert score.summary["score"] == pytest.approx(10.5)
     assert score.summary["groups"] == {"x": 5.5, "y": 20.5}
     assert (score.summary["pictures"], score.summary["prompts"]) == (6, 3)
-    by_group = score_folder(folder, "geneval", brightness, {}, by_group=True, progress=False)
-    assert by_group.summary["score"] == pytest.approx((5.5 + 20.5) / 2)
+    by_group = score_folder(folder, "geneval", shares, {}, by_group=True, progress=False)
+    assert by_group.summary["score"] == pytest.approx((0.055 + 0.205) / 2)
 
 
 def test_a_score_is_read_back_as_it_was_written(tmp_path):

@@ -52,7 +52,7 @@ def load(
 ) -> ElasticModel:
     """Load an adapter from a folder, the hub, or by the name of a shipped model, and attach it to its backbone.
 
-    The folder knows where its backbone came from; `backbone` says otherwise, as a module or as a source.
+    The folder names its backbone; give `backbone`, a module or a source, to use another.
     """
     stored = folder if isinstance(folder, adapter.Stored) else adapter.Stored.open(folder)
     if not isinstance(backbone, nn.Module):

@@ -176,21 +176,23 @@ class Pipeline:
     ) -> PipelineOutput:
         """Pictures for prompts (MiniT2I) or labels (JiT); a label may also be given in the prompt's place.
 
-        budget: region tokens in the core, as a number, a share of the patches (0.25 or "25%"), a list with one for each
-            step, or a function of the step. None or "dense" is the frozen backbone without the adapter, as everywhere;
-            1.0 is the adapter with as many regions as there are patches.
-        text_budget: text tokens in the trunk, as a number or a share; None for all. It needs an adapter trained for it.
-        guidance_budget: that of the unconditional branch of guidance; None for the same, which is better and faster.
-        dense: the same as the budget "dense".
-        generator: one per picture, or one that draws the noise of all pictures in turn.
-        image, strength: start from this picture instead of noise; a strength of 1 forgets it, 0.1 changes little, and
-            0.8 is the default.
-        batch_size: how many pictures to make at a time; it never changes a picture.
-        callback_on_step_end: called as diffusers does, with the pipeline, the step, its time, and a dict of "latents"
-            (here the picture so far) and "estimate" (the clean picture predicted). A dict it gives back may hold other
-            "latents" to go on with; it may raise to stop.
-        return_regions: also give back the regions of the last step.
-        lenient: leave words out that the text encoder does not know, with a warning, instead of refusing the prompt.
+        Args:
+            budget: Region tokens in the core: a number, a share of the patches (0.25 or "25%"), a list with one for
+                each step, or a function of the step. None or "dense" is the frozen backbone without the adapter, as
+                everywhere; 1.0 is the adapter with as many regions as there are patches.
+            text_budget: Text tokens in the trunk, a number or a share; None for all. It needs an adapter trained for
+                it.
+            guidance_budget: That of the unconditional branch of guidance; None for the same, better and faster.
+            dense: The same as the budget "dense".
+            generator: One per picture, or one that draws the noise of all pictures in turn.
+            image: Start from this picture instead of noise.
+            strength: How much of it may change: 1 forgets it, 0.1 changes little, 0.8 is the default.
+            batch_size: How many pictures to make at a time; it never changes a picture.
+            callback_on_step_end: Called as diffusers does, with the pipeline, the step, its time, and a dict of
+                "latents" (here the picture so far) and "estimate" (the clean picture predicted). A dict it gives back
+                may hold other "latents" to go on with; it may raise to stop.
+            return_regions: Also give back the regions of the last step.
+            lenient: Leave words out that the text encoder does not know, with a warning, instead of refusing them.
         """
         check_choice("output_type", output_type, OUTPUT_TYPES)
         switches = {"dense": dense, "return_regions": return_regions, "lenient": lenient, "progress": progress}

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import typer
 
+import rti.cli.figure_probes
+import rti.cli.figure_runs  # noqa: F401  both add commands to rti figure
 from rti import __version__
 from rti.cli.bench import bench
 from rti.cli.compare import compare
@@ -17,7 +19,6 @@ from rti.cli.demo import demo
 from rti.cli.encode import encode
 from rti.cli.eval import evaluations
 from rti.cli.figure import figures
-from rti.cli.figure_runs import fid, frontier, redundancy, steps, walks
 from rti.cli.generate import generate
 from rti.cli.gone import without_what_is_gone
 from rti.cli.info import flops, info
@@ -50,8 +51,6 @@ for command in (train, pretrain):
 app.add_typer(evaluations, name="eval")
 app.add_typer(scores, name="score")
 app.add_typer(probes, name="probe")
-for command in (redundancy, frontier, fid, steps, walks):
-    figures.command()(command)
 app.add_typer(figures, name="figure")
 
 

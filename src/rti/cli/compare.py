@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import typer
 
 from rti.cli.options import command, number_option
 from rti.cli.output import say, show_table
 
-if TYPE_CHECKING:
-    from rti.lab.pictures.compare import Run
-
+Run = dict[str, Any]  # rti.lab.pictures.compare's
 # GenEval's tasks as the paper's table heads them.
 TASKS = {
     **{"single_object": "sng", "two_object": "two", "counting": "cnt"},
@@ -54,7 +52,7 @@ def _show_scores(runs: list[Run]) -> None:
 
     there = {metric: METRICS[metric] for metric in METRICS if any(metric in run["scores"] for run in runs)}
     groups = [run["scores"].get("geneval", {}).get("groups", {}) for run in runs]
-    tasks = sorted(dict.fromkeys(task for some in groups for task in some), key=[*TASKS, *chain(*groups)].index)
+    tasks = sorted({task for some in groups for task in some}, key=[*TASKS, *chain(*groups)].index)
     heads = ["Model", "R", "img/s", "Speed", *(TASKS.get(task, task) for task in tasks)]
     heads += ["Ovr." if metric == "geneval" else there[metric].name for metric in there]
     lines = []
@@ -74,6 +72,14 @@ def _show_scores(runs: list[Run]) -> None:
     show_table(title, heads, lines, width=max(_WIDTH, len(title)))  # a table of 14 columns is not to be folded
 
 
+def _name(run: Run, reference: Run) -> str:
+    """The model, and below it the reductions of the same model, as in the paper."""
+    if run["budget"] == "dense":
+        return Path(str(run["model"])).name
+    name = (run["reduction"] or {}).get("reduction", "region")
+    return f"  {name}" if run["model"] == reference["model"] else f"{run['model']} {name}"
+
+
 def _show_differences(runs: list[Run]) -> None:
     from rti.lab.pictures.scorers.results import METRICS
 
@@ -81,18 +87,9 @@ def _show_differences(runs: list[Run]) -> None:
     for run in runs:
         for metric, change in run["differences"].items():
             name, _, scale, digits, paired = METRICS[metric]
-            digits += scale == 1
-            interval = " to ".join(f"{scale * side:+.{digits}f}" for side in change["interval"] or ())
-            lines.append(
-                [run["row"], name, f"{scale * change['value']:+.{digits}f}", interval if paired else "no pairs"]
+            value, *interval = (
+                f"{scale * one:+.{digits + (scale == 1)}f}" for one in (change["value"], *(change["interval"] or ()))
             )
+            lines.append([run["row"], name, value, " to ".join(interval) if paired else "no pairs"])
     width = _WIDTH + max(len(run["row"]) for run in runs)
     show_table(f"Minus {runs[0]['row']}, paired", ("row", "metric", "difference", "95 % interval"), lines, width)
-
-
-def _name(run: Run, reference: Run) -> str:
-    """The model, and below it the reductions of the same model, as in the paper."""
-    if run["budget"] == "dense":
-        return Path(str(run["model"])).name
-    name = (run["reduction"] or {}).get("reduction", "region")
-    return f"  {name}" if run["model"] == reference["model"] else f"{run['model']} {name}"

@@ -1,18 +1,16 @@
-"""`rti figure`: the paper's figures, from what `rti probe` measured, and of pictures."""
+"""`rti figure`: what every figure shares, and the figures of pictures: `gallery`, `overlay` and `methods`."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rti.cli.models import DEVICE_HELP, MODEL_HELP, load_pipeline
-from rti.cli.options import budget_option, command, guidance_option, number_option, seed_option, steps_option
-from rti.cli.output import say, show_json, whole_numbers
+from rti.cli.models import MODEL_HELP, load_pipeline
+from rti.cli.options import Loading, budget_option, command, guidance_option, number_option, seed_option, steps_option
+from rti.cli.output import say, whole_numbers
 from rti.cli.probe import CORE, core_of, pairs
 from rti.errors import InputError
 
@@ -30,11 +28,10 @@ figures = typer.Typer(
 
 OUTPUT_HELP = "Where to write the PNG; the SVG and the data go beside it."
 TRAINED = typer.Option(None, help="A further method: NAME=FOLDER of its adapter. May be repeated.")
-JSON = typer.Option(False, "--json", help="Print one JSON line at the end.")
 
 
 @dataclass(frozen=True)
-class Pictures:
+class Pictures(Loading):
     """What every figure of pictures is told."""
 
     model: str = typer.Argument(help=MODEL_HELP)
@@ -42,15 +39,13 @@ class Pictures:
     seed: int = seed_option(0, help="Seed of the pictures' noise.")
     steps: int = steps_option(None)
     guidance: float = guidance_option()
-    adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
-    device: str = typer.Option("auto", help=DEVICE_HELP)
 
     def open(self, output: Path, moments: int = 1) -> Run:
         """The model, what to draw, and how; the steps to watch are so many."""
         from rti.lab.probes.trajectory import Run
 
-        _check(output)
-        pipe = load_pipeline(self.model, self.adapter, device=self.device)
+        check_png(output)
+        pipe = self.load(self.model)
         subjects = self.subjects
         if pipe.backbone.conditioned_on == "labels":
             subjects = [number for text in subjects for number in whole_numbers(text, "labels")]
@@ -65,63 +60,10 @@ class Pictures:
         for folder in folders.values():
             if adapter_folder(folder) is None:
                 raise InputError(f"{folder} holds no adapter")
-        return {name: load_pipeline(str(folder), device=self.device) for name, folder in folders.items()}
+        return {name: load_pipeline(str(folder), None, self.dtype, self.device) for name, folder in folders.items()}
 
     def write(self, figure: Figure, data: dict[str, Any], output: Path) -> dict[str, Any]:
-        return _write(figure, data | {"model": self.model}, output)
-
-
-def _of_probe(name: str, text: str) -> Callable[..., dict[str, Any]]:
-    """A command that draws what a probe left."""
-
-    def draw(
-        data: Path = typer.Argument(help="Folder of rti probe, or the JSON file it wrote there."),
-        output: Path = typer.Option(None, "--output", "-o", help=OUTPUT_HELP),
-    ) -> dict[str, Any]:
-        from rti.lab.probes import figures as drawn
-        from rti.lab.probes.records import read_data
-
-        values = read_data(data, name)
-        file = output or (data if os.path.isdir(data) else data.parent) / f"{name}.png"
-        _check(file)
-        return _write(getattr(drawn, f"{name}_figure")(values), values, file)
-
-    draw.__doc__ = text
-    return draw
-
-
-for _name, _text in {
-    "groupings": "Spread, size-detail and retained variance of every reduction.",
-    "orders": "The three orders: what they retain, and how compact their regions are.",
-    "routing": "Where a trained partition puts its regions while a picture forms.",
-}.items():
-    figures.command(_name)(command(_of_probe(_name, _text)))
-
-
-@figures.command()
-@command
-def lorenz(
-    data: list[Path] = typer.Argument(
-        help="JSON files of rti probe redundancy, or folders of rti probe lorenz; a curve each."
-    ),
-    names: str = typer.Option(None, help="What to call the curves, separated by commas. Default: the files' names."),
-    output: Path = typer.Option("lorenz.png", "--output", "-o", help=OUTPUT_HELP),
-) -> dict[str, Any]:
-    """How unevenly detail lies, in the pictures a model draws and in photographs."""
-    from rti.files import read_json
-    from rti.lab.probes.figures import lorenz_figure
-
-    titles = names.split(",") if names else [f"{path.parent.name}/{path.stem}" for path in data]
-    if len(titles) != len(data):
-        raise InputError(f"{len(titles)} names for {len(data)} curves; give one each")
-    _check(output)
-    curves = {}
-    for title, path in zip(titles, data, strict=True):
-        found = read_json(path / "lorenz.json" if os.path.isdir(path) else path).get("lorenz")
-        if not isinstance(found, dict) or "share_of_detail" not in found:
-            raise InputError(f"{path} has no Lorenz curve; allowed: what rti probe redundancy or lorenz writes")
-        curves[title] = found["share_of_detail"]
-    return _write(lorenz_figure(curves), {"figure": "lorenz", "curves": curves}, output)
+        return write_figure(figure, data | {"model": self.model}, output)
 
 
 @figures.command()
@@ -181,7 +123,7 @@ def methods(
     return pictures.write(*draw(run, rows, span, parse_budget(budget), pictures.trained(trained)), output)
 
 
-def _check(output: Path) -> None:
+def check_png(output: Path) -> None:
     from rti.images import check_output
 
     if output.suffix.lower() != ".png":
@@ -189,14 +131,11 @@ def _check(output: Path) -> None:
     check_output(output)
 
 
-def _write(figure: Figure, values: dict[str, Any], output: Path, json: bool = False) -> dict[str, Any]:
+def write_figure(figure: Figure, values: dict[str, Any], output: Path) -> dict[str, Any]:
     from rti.lab.plots import save_both
     from rti.lab.probes.records import write_data
 
     paths = [*save_both(figure, output), output.with_suffix(".json")]
     write_data(paths[-1], values)
     say(", ".join(map(str, paths)))
-    written = dict(zip(("output", "svg", "data"), map(str, paths), strict=True))
-    if json:
-        show_json(written)
-    return written
+    return dict(zip(("output", "svg", "data"), map(str, paths), strict=True))

@@ -10,7 +10,7 @@ import typer
 
 from rti.cli.models import MODEL_HELP
 from rti.cli.options import budget_option, command
-from rti.cli.output import show_table, span
+from rti.cli.output import show_table, show_values, span
 from rti.errors import InputError
 from rti.method.budgets import parse_budget, resolve_budget
 from rti.presets import find_preset
@@ -66,17 +66,7 @@ def info(
         "tokens_per_block": cost.tokens_per_block(backbone, module, regions),
         "blocks_run": cost.blocks_run(backbone, module),
     }
-    share = f"{100 * values['trainable_share']:.1f} %"
-    rows = [
-        ("parameters", f"{parameters / 1e6:.1f} M"),
-        ("trainable (LoRA and interface)", f"{trainable / 1e6:.1f} M ({share} of all)"),
-        ("picture", "{} x {} pixels".format(*backbone.image_size)),
-        ("grid", "{} x {}".format(*backbone.grid) + f" = {backbone.patches} patches of {backbone.patch_size} pixels"),
-        ("core", f"blocks {first} to {last} of {backbone.depth}"),
-        ("reduction", ", ".join(f"{key} {value}" for key, value in config.to_dict().items() if key != "core")),
-        ("sampler", f"{flow.sampler}, {flow.steps} steps, guidance {flow.guidance_scale}"),
-    ]
-    show_table(f"{model} ({backbone.family})", ("", ""), rows)
+    show_values(f"{model} ({backbone.family})", {name: values[name] for name in list(values)[2:-3]})
     spans = _spans(values["blocks_run"], values["tokens_per_block"])
     show_table(f"Image tokens at budget {regions}", ("blocks", "tokens"), spans)
     return values

@@ -64,20 +64,29 @@ def budget_option(default: str | None, help: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Runtime:
-    """How a model is run, for commands which run one: `runtime.load(model)` is its pipeline."""
+class Loading:
+    """Where a model's parts come from, and where it runs: `loading.load(model)` is its pipeline."""
 
     adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
     size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ...")
     text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names.")
     device: str = typer.Option("auto", help=DEVICE_HELP)
     dtype: str = typer.Option("float32", help=DTYPE_HELP)
+
+    def load(self, model: str, **options: Any) -> Pipeline:
+        options = {"size": self.size, "text_encoder": self.text_encoder} | options
+        return load_pipeline(model, self.adapter, self.dtype, self.device, **options)
+
+
+@dataclass(frozen=True)
+class Runtime(Loading):
+    """The same, with what makes it faster."""
+
     int8: bool = typer.Option(False, "--int8", help=INT8_HELP)
     compile: bool = typer.Option(False, "--compile", help=COMPILE_HELP)
 
     def load(self, model: str, **options: Any) -> Pipeline:
-        options = {"size": self.size, "text_encoder": self.text_encoder} | options
-        return load_pipeline(model, self.adapter, self.dtype, self.device, self.compile, **options)
+        return super().load(model, compile=self.compile, **options)
 
 
 @dataclass(frozen=True)

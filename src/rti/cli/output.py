@@ -32,6 +32,17 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
     console.print()
 
 
+def show_values(title: str, values: dict[str, Any]) -> None:
+    """Print what a command found, a row for each value; of a dict in it, its values on one line."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, dict):
+            return ", ".join(f"{key} {of}" for key, of in value.items())
+        return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else _text(value)
+
+    show_table(title, ("", ""), [(name.replace("_", " "), text(value)) for name, value in values.items()])
+
+
 def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rti.cli.models import DEVICE_HELP, DTYPE_HELP, MODEL_HELP, load_pipeline
-from rti.cli.options import budget_option, command, guidance_option, number_option, seed_option, steps_option
+from rti.cli.models import MODEL_HELP
+from rti.cli.options import Loading, budget_option, command, guidance_option, number_option, seed_option, steps_option
 from rti.cli.output import say, show_table, span
 from rti.errors import InputError
 from rti.presets import default_core, preset_of
@@ -32,7 +32,7 @@ OUTPUT = typer.Option("probes", "--output", "-o", help="Folder for the data: wha
 
 
 @dataclass(frozen=True)
-class Probe:
+class Probe(Loading):
     """What every probe of a model is told."""
 
     model: str = typer.Argument(help=MODEL_HELP)
@@ -44,20 +44,14 @@ class Probe:
     steps: int = steps_option(30, help="Sampling steps.")
     guidance: float = guidance_option()
     batch: int = number_option(8, help="Pictures at a time; it does not change the result.")
-    adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
-    size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ...")
-    text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names.")
     init: str = typer.Option(None, help="'random': random weights instead of a checkpoint, to try out the commands.")
-    device: str = typer.Option("auto", help=DEVICE_HELP)
-    dtype: str = typer.Option("float32", help=DTYPE_HELP)
 
     def open(self, prompts: int, watched: int, core: str | None = None) -> tuple[Run, tuple[int, int]]:
         """The model with how it is run, and its core."""
         from rti.lab.probes.subjects import subjects_of
         from rti.lab.probes.trajectory import Run
 
-        options = {"size": self.size, "text_encoder": self.text_encoder} | ({"init": self.init} if self.init else {})
-        pipe = load_pipeline(self.model, self.adapter, self.dtype, self.device, **options)
+        pipe = self.load(self.model, **({"init": self.init} if self.init else {}))
         subjects = subjects_of(pipe, prompts, self.seed, self.prompt_file)
         run = Run(pipe, subjects, self.seed, self.steps, self.guidance, watched, self.batch)
         return run, core_of(self.model, self.size, pipe, core)

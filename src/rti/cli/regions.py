@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from rti.cli.options import budget_option, command, number_option
-from rti.cli.output import show_table
+from rti.cli.output import show_values
 from rti.method.config import CUT_NAMES, ORDER_NAMES
 
 
@@ -48,14 +48,5 @@ def regions(
         "retained_by_even_cuts": round(result.retained_by_even_cuts, 4),
         "output": str(path),
     }
-    rows = [
-        ("patches", patches),
-        ("regions", count),
-        ("largest region", f"{result.largest} patches"),
-        ("regions of one patch", result.singles),
-        ("variance of the pixels kept", f"{100 * result.retained:.1f} %"),
-        ("... by evenly spaced cuts", f"{100 * result.retained_by_even_cuts:.1f} %"),
-        ("drawing", str(path)),
-    ]
-    show_table(str(image), ("", ""), rows)
+    show_values(f"{image}: variance of the pixels that regions retain", values)
     return values

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, make_dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +13,8 @@ import typer
 from rti.cli.models import DEVICE_HELP
 from rti.cli.options import command, number_option
 from rti.cli.output import say, show_table
-from rti.errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from rti.lab.pictures.scorers.results import Score
 
 scores = typer.Typer(
@@ -23,13 +22,62 @@ scores = typer.Typer(
     help="Score the pictures of rti generate. For example: rti score clip runs/dense/parti. "
     "Models are loaded by name from the hub, or from a folder.",
 )
-CLIP = "openai/clip-vit-large-patch14"
-MASK2FORMER = "facebook/mask2former-swin-small-coco-instance"
+MODEL, WORDS = "By hub name or folder.", "Its tokenizer, by hub name or folder."
+DETECTOR = (
+    "Mask2Former, by hub name or folder, or 'scenes', the exact detector of the scenes world. "
+    "Default: facebook/mask2former-swin-small-coco-instance; scenes for --prompts scenes."
+)
+FEATURES = {
+    "features": typer.Option(
+        None, help="Features (for is, logits) of any network: .npz, .npy, .safetensors or .pt, (n, D)."
+    ),
+    "save_features": typer.Option(None, help="Keep the features in this .npz file, for another time."),
+}
+MEASURES: dict[str, tuple[str, dict[str, Any]]] = {  # what a measure is, and what it is told beside the folder
+    "geneval": (
+        """GenEval: the share of pictures that show what was asked for, by task; overall is the mean of the tasks.
+
+        The detector's weights are not those of the original, whose toolbox cannot be
+        installed any more: compare scores of this command with each other only.
+        """,
+        {
+            "detector": typer.Option(None, help=DETECTOR),
+            "clip": typer.Option("openai/clip-vit-large-patch14", help="CLIP that names the colours."),
+        },
+    ),
+    "clip": (
+        "CLIPScore: 100 x the cosine between picture and prompt, at least 0.",
+        {"model": typer.Option("openai/clip-vit-large-patch14", help=MODEL)},
+    ),
+    "pick": (
+        "PickScore: a CLIP trained on what people pick.",
+        {
+            "model": typer.Option("yuvalkirstain/PickScore_v1", help=MODEL),
+            "processor": typer.Option("laion/CLIP-ViT-H-14-laion2B-s32B-b79K", help=WORDS),
+        },
+    ),
+    "imagereward": (
+        "ImageReward: what people prefer, 0 on average over the pictures its authors used.",
+        {
+            "model": typer.Option("THUDM/ImageReward", help="Hub name, or folder with its .pt and med_config.json."),
+            "tokenizer": typer.Option("bert-base-uncased", help=WORDS),
+        },
+    ),
+    "fid": (
+        "FID: the Fréchet distance between the features of these pictures and of real ones.",
+        {"reference": typer.Option(..., help="Real pictures: a folder, or a file with mu and sigma or features.")}
+        | FEATURES,
+    ),
+    "is": (
+        "Inception Score: how sure a classifier is of each picture, and how many classes they cover.",
+        {"splits": number_option(10, help="Splits of the pictures; the score is their mean.")} | FEATURES,
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """What every measure is told."""
+    """What every measure is told. A place for the results that is none is refused before the work."""
 
     folder: Path = typer.Argument(
         help="A folder of rti generate; for geneval also one in GenEval's own layout, for fid and is of any pictures."
@@ -40,43 +88,11 @@ class Scoring:
     batch: int = number_option(16, help="Pictures at a time.")
     device: str = typer.Option("auto", help=DEVICE_HELP)
 
-    def check(self) -> None:
-        """Refuse, before the work, to write over what is no result."""
+    def __post_init__(self) -> None:
         from rti.lab.pictures.scorers.results import check_output
 
         if self.output is not None:
             check_output(self.output)
-
-    def place(self) -> str:
-        """Where to compute; refuse a device that is not there."""
-        import torch
-
-        if self.device == "auto":
-            return "cuda" if torch.cuda.is_available() else "cpu"
-        try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            raise InputError(f"device {self.device!r} is not usable here: {str(error).splitlines()[0]}") from None
-        return self.device
-
-    def by_prompts(self, metric: str, kind: Any, **models: str) -> dict:
-        """A measure of each picture beside its prompt; the scorer is loaded when the prompts are known to be texts."""
-        from rti.lab.pictures.folder import PictureFolder
-        from rti.lab.pictures.scorers.results import prompts_of, score_folder
-
-        self.check()
-        pictures = PictureFolder.open(self.folder)
-        prompts_of(pictures.entries)
-        scorer = kind.load(*models.values(), device=self.place())
-        return self.finish(score_folder(pictures, metric, scorer, models, self.batch))
-
-    def of_all(self, metric: str, scorer: dict[str, Any], values: dict[str, Any]) -> dict:
-        """A score of all pictures together; of a folder that is ours it remembers which pictures they were."""
-        from rti.lab.pictures.folder import MANIFEST, PictureFolder
-        from rti.lab.pictures.scorers.results import Score
-
-        digest = PictureFolder.open(self.folder).digest if (self.folder / MANIFEST).is_file() else None
-        return self.finish(Score(metric, scorer, values, [], digest))
 
     def finish(self, score: Score) -> dict:
         """Write the file, show the table."""
@@ -99,133 +115,27 @@ class Scoring:
         return {**about, **score.scorer, **summary}
 
 
-@scores.command()
-@command
-def geneval(
-    scoring: Scoring,
-    detector: str = typer.Option(
-        None,
-        help="Mask2Former, by hub name or folder, or 'scenes', the exact detector of the scenes world. "
-        f"Default: {MASK2FORMER}; scenes for --prompts scenes.",
-    ),
-    clip: str = typer.Option(CLIP, help="CLIP that names the colours."),
-) -> dict:
-    """GenEval: the share of pictures that show what was asked for, by task; overall is the mean of the tasks.
+def _command(metric: str, text: str, options: dict[str, Any]) -> Callable[..., dict]:
+    def score(scoring: Scoring, options: Any) -> dict:
+        from rti.lab.pictures.scorers import clip, fid, geneval, imagereward
+        from rti.lab.pictures.scorers.results import score_texts
+        from rti.precision import place
 
-    The detector's weights are not those of the original, whose toolbox cannot be
-    installed any more: compare scores of this command with each other only.
-    """
-    from rti.lab.pictures.folder import PictureFolder
-    from rti.lab.pictures.scorers.detector import GenEvalDetector
-    from rti.lab.pictures.scorers.geneval import GenEvalScorer, SceneDetector
-    from rti.lab.pictures.scorers.results import score_folder
+        measure = {
+            "geneval": geneval.score_geneval,
+            "clip": partial(score_texts, "clip", clip.ClipScorer.load),
+            "pick": partial(score_texts, "pick", clip.PickScorer.load),
+            "imagereward": partial(score_texts, "imagereward", imagereward.ImageReward.load),
+            "fid": partial(fid.score_features, "fid"),
+            "is": partial(fid.score_features, "is"),
+        }[metric]
+        return scoring.finish(measure(scoring.folder, scoring.batch, place(scoring.device)[0], **vars(options)))
 
-    scoring.check()
-    pictures = PictureFolder.open(scoring.folder)
-    source = ((pictures.manifest or {}).get("prompts") or {}).get("source")
-    exact = detector == "scenes" or (detector is None and source == "scenes")
-    GenEvalScorer(SceneDetector if exact else GenEvalDetector).check(pictures.entries)  # before a model is loaded
-    models = {"detector": "scenes"} if exact else {"detector": detector or MASK2FORMER, "clip": clip}
-    found = SceneDetector() if exact else GenEvalDetector.load(*models.values(), scoring.place())
-    score = score_folder(pictures, "geneval", GenEvalScorer(found), models, scoring.batch, by_group=True)
-    return scoring.finish(score)
+    typed = [(name, int if isinstance(option.default, int) else str, option) for name, option in options.items()]
+    score.__annotations__["options"] = make_dataclass("Options", typed, frozen=True)
+    score.__doc__ = text
+    return score
 
 
-@scores.command()
-@command
-def clip(scoring: Scoring, model: str = typer.Option(CLIP, help="CLIP, by hub name or folder.")) -> dict:
-    """CLIPScore: 100 x the cosine between picture and prompt, at least 0."""
-    from rti.lab.pictures.scorers.clip import ClipScorer
-
-    return scoring.by_prompts("clip", ClipScorer, model=model)
-
-
-@scores.command()
-@command
-def pick(
-    scoring: Scoring,
-    model: str = typer.Option("yuvalkirstain/PickScore_v1", help="By hub name or folder."),
-    processor: str = typer.Option("laion/CLIP-ViT-H-14-laion2B-s32B-b79K", help="Its tokenizer."),
-) -> dict:
-    """PickScore: a CLIP trained on what people pick."""
-    from rti.lab.pictures.scorers.clip import PickScorer
-
-    return scoring.by_prompts("pick", PickScorer, model=model, processor=processor)
-
-
-@scores.command()
-@command
-def imagereward(
-    scoring: Scoring,
-    model: str = typer.Option("THUDM/ImageReward", help="Hub name or folder with ImageReward.pt and med_config.json."),
-    tokenizer: str = typer.Option("bert-base-uncased", help="By hub name or folder."),
-) -> dict:
-    """ImageReward: what people prefer, 0 on average over the pictures its authors used."""
-    from rti.lab.pictures.scorers.imagereward import ImageRewardScorer
-
-    return scoring.by_prompts("imagereward", ImageRewardScorer, model=model, tokenizer=tokenizer)
-
-
-@dataclass(frozen=True)
-class Features:
-    """Where FID and IS get the features or logits of the pictures from."""
-
-    features: Path = typer.Option(
-        None, help="Features (for is, logits) of any network: .npz, .npy, .safetensors or .pt, (n, D)."
-    )
-    save_features: Path = typer.Option(None, help="Keep the features in this .npz file, for another time.")
-
-    def of(self, scoring: Scoring, logits: bool) -> tuple[np.ndarray, str]:
-        """(n, D), and what made them."""
-        from rti.lab.pictures.scorers.fid import extract, pictures_in, read_features, save_features
-
-        scoring.check()
-        if self.save_features is not None and self.save_features.suffix != ".npz":
-            raise InputError(f"cannot write {self.save_features}: the ending must be .npz")
-        files = pictures_in(scoring.folder)
-        if self.features is None:
-            found = extract(files, logits, scoring.batch, scoring.place())
-        elif len(found := read_features(self.features)) != len(files):
-            what = f"{self.features} holds features of {len(found)} pictures"
-            raise InputError(f"{what}, but {scoring.folder} has {len(files)}")
-        if self.save_features is not None:
-            save_features(self.save_features, found)
-        return found, "file" if self.features else "torch-fidelity"
-
-
-@scores.command()
-@command
-def fid(
-    scoring: Scoring,
-    given: Features,
-    reference: Path = typer.Option(..., help="Real pictures: a folder, or a file with mu and sigma or features."),
-) -> dict:
-    """FID: the Fréchet distance between the features of these pictures and of real ones."""
-    from rti.lab.pictures.scorers.fid import Statistics, extract, frechet_distance, pictures_in, read_statistics
-
-    scoring.check()
-    real = reference.expanduser()
-    if real.suffix and not real.is_dir():
-        wanted = read_statistics(real)
-    else:
-        wanted = Statistics.of(extract(pictures_in(real), False, scoring.batch, scoring.place()))
-    found, origin = given.of(scoring, logits=False)
-    scorer = {"features": origin, "reference": str(reference), "dimensions": found.shape[1]}
-    distance = frechet_distance(Statistics.of(found), wanted)
-    return scoring.of_all("fid", scorer, {"score": distance, "pictures": len(found)})
-
-
-@scores.command(name="is")
-@command
-def inception(
-    scoring: Scoring,
-    given: Features,
-    splits: int = number_option(10, help="Splits of the pictures; the score is their mean."),
-) -> dict:
-    """Inception Score: how sure a classifier is of each picture, and how many classes they cover."""
-    from rti.lab.pictures.scorers.fid import inception_score
-
-    found, origin = given.of(scoring, logits=True)
-    mean, deviation = inception_score(found, splits)
-    scorer = {"features": origin, "splits": splits, "dimensions": found.shape[1]}
-    return scoring.of_all("is", scorer, {"score": mean, "deviation": deviation, "pictures": len(found)})
+for _metric, _row in MEASURES.items():
+    scores.command(_metric)(command(_command(_metric, *_row)))

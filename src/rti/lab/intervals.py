@@ -28,29 +28,6 @@ class Summary(NamedTuple):
     interval: Interval | None
 
 
-def resampled_means(
-    values: np.ndarray, strata: Sequence[Hashable], resamples: int = RESAMPLES, seed: int = 0
-) -> dict[Hashable, np.ndarray]:
-    """Means of bootstrap resamples within each stratum, strata in order of appearance. (n,) -> (resamples,) each."""
-    values = np.asarray(values, dtype=np.float64)
-    if values.ndim != 1 or len(values) != len(strata) or not len(values):
-        raise InputError(f"need one value per stratum label, got values {values.shape} and {len(strata)} labels")
-    if resamples < 1:
-        raise InputError(f"need at least one resample, got {resamples}")
-    rng = np.random.default_rng(seed)
-    means = {}
-    for stratum in dict.fromkeys(strata):
-        members = values[[label == stratum for label in strata]]
-        means[stratum] = members[rng.integers(len(members), size=(resamples, len(members)))].mean(axis=1)
-    return means
-
-
-def percentile_interval(samples: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
-    """The middle `level` of the samples: (low, high)."""
-    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
 def as_list(interval: Interval | None) -> list[float] | None:
     """Ready for JSON."""
     return None if interval is None else list(interval)
@@ -69,32 +46,32 @@ def wilson_interval(share: float, count: float) -> Interval:
     return max(0.0, min(share, float(middle - half))), min(1.0, max(share, float(middle + half)))  # rounding aside
 
 
-def _interval(samples: np.ndarray, mean: float, count: float, shares: bool) -> Interval | None:
-    """Of the resampled means of so many values; where they are all the same, as above."""
-    if not np.allclose(samples, samples[0], rtol=1e-9, atol=1e-12):
-        return percentile_interval(samples)
-    return wilson_interval(mean, count) if shares else None
-
-
 def stratified_summary(
-    values: np.ndarray,
-    strata: Sequence[Hashable],
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-    shares: bool = False,
+    values: np.ndarray, strata: Sequence[Hashable], resamples: int = RESAMPLES, seed: int = 0, shares: bool = False
 ) -> Summary:
     """Means and intervals within and over the strata, which are listed in order of appearance.
 
     `shares`: the values are shares of right pictures, in [0, 1].
     """
     values = np.asarray(values, dtype=np.float64)
-    samples = resampled_means(values, strata, resamples, seed)
-    members = {stratum: values[[label == stratum for label in strata]] for stratum in samples}
+    if values.ndim != 1 or len(values) != len(strata) or not len(values):
+        raise InputError(f"need one value per stratum label, got values {values.shape} and {len(strata)} labels")
+    if resamples < 1:
+        raise InputError(f"need at least one resample, got {resamples}")
+
+    def interval(samples: np.ndarray, mean: float, count: float) -> Interval | None:
+        if np.allclose(samples, samples[0], rtol=1e-9, atol=1e-12):
+            return wilson_interval(mean, count) if shares else None
+        low, high = np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        return float(low), float(high)
+
+    rng = np.random.default_rng(seed)
+    members = {stratum: values[[label == stratum for label in strata]] for stratum in dict.fromkeys(strata)}
+    samples = [some[rng.integers(len(some), size=(resamples, len(some)))].mean(axis=1) for some in members.values()]
     means = {stratum: float(some.mean()) for stratum, some in members.items()}
     intervals = {
-        stratum: _interval(drawn, means[stratum], len(members[stratum]), shares) for stratum, drawn in samples.items()
+        name: interval(drawn, means[name], len(members[name])) for name, drawn in zip(members, samples, strict=True)
     }
     overall = float(np.mean(list(means.values())))
-    together = np.mean(list(samples.values()), axis=0)
     count = len(members) ** 2 / sum(1 / len(some) for some in members.values())  # all, where strata are of one size
-    return Summary(means, intervals, overall, _interval(together, overall, count, shares))
+    return Summary(means, intervals, overall, interval(np.mean(samples, axis=0), overall, count))

@@ -5,6 +5,7 @@ The scenes world and GenEval itself (rti.lab.pictures.scorers.geneval) are judge
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -28,12 +29,9 @@ class Requirement:
 
     def metadata(self) -> dict:
         """The requirement as an entry of GenEval's metadata."""
-        entry = {"class": self.shape, "count": self.count}
-        if self.colour is not None:
-            entry["color"] = self.colour
-        if self.position is not None:
-            entry["position"] = list(self.position)
-        return entry
+        position = None if self.position is None else list(self.position)
+        entry = {"class": self.shape, "count": self.count, "color": self.colour, "position": position}
+        return {name: value for name, value in entry.items() if value is not None}
 
 
 class Wanted(Protocol):
@@ -85,38 +83,31 @@ def judge(wanted: Wanted, detections: Sequence[Detection]) -> Verdict:
     groups: list[list[Detection]] = []
     for requirement in wanted.include:
         group = [found for found in ranked if found.shape == requirement.shape][: requirement.count]
-        reason = _problem(requirement, group, groups)
-        if reason:
+        if reason := _problem(requirement, group, groups):
             return Verdict(False, reason)
         groups.append(group)
     for requirement in wanted.exclude:
         number = sum(found.shape == requirement.shape for found in ranked)
         if number >= requirement.count:
-            allowed = requirement.count - 1
-            return Verdict(False, f"expected at most {allowed} {_plural(requirement.shape)}, found {number}")
+            return Verdict(False, f"expected at most {requirement.count - 1} {_plural(requirement)}, found {number}")
     return Verdict(True, "")
 
 
 def _problem(requirement: Requirement, group: list[Detection], groups: list[list[Detection]]) -> str:
     """Why the group does not satisfy the requirement, or an empty string."""
-    name, plural = requirement.shape, _plural(requirement.shape)
-    if len(group) < requirement.count:
-        return f"expected {requirement.count} {name if requirement.count == 1 else plural}, found {len(group)}"
-    wrong = []
-    if requirement.colour is not None:
-        wrong = [found.colour for found in group if found.colour != requirement.colour]
-    if wrong:
-        return f"expected {requirement.colour} {name}, found {', '.join(wrong)}"
-    if requirement.position is not None:
-        relation, target = requirement.position
-        for found in group:
-            for other in groups[target]:
-                positions = relative_positions(found, other)
-                if relation not in positions:
-                    seen = " and ".join(sorted(positions)) or "in no clear relation to"
-                    return f"expected {name} {relation} {other.shape}, found it {seen} it"
+    name, count, colour = requirement.shape, requirement.count, requirement.colour
+    if len(group) < count:
+        return f"expected {count} {name if count == 1 else _plural(requirement)}, found {len(group)}"
+    if colour is not None and (wrong := [found.colour for found in group if found.colour != colour]):
+        return f"expected {colour} {name}, found {', '.join(wrong)}"
+    relation, target = requirement.position or (None, 0)
+    for found, other in itertools.product(group, groups[target] if relation else ()):
+        positions = relative_positions(found, other)
+        if relation not in positions:
+            seen = " and ".join(sorted(positions)) or "in no clear relation to"
+            return f"expected {name} {relation} {other.shape}, found it {seen} it"
     return ""
 
 
-def _plural(name: str) -> str:
-    return PLURALS.get(name, name)  # of a class of COCO the name itself: "expected 2 wine glass"
+def _plural(requirement: Requirement) -> str:
+    return PLURALS.get(requirement.shape, requirement.shape)  # of a class of COCO its name: "expected 2 wine glass"

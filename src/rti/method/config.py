@@ -79,8 +79,9 @@ class ReductionConfig:
 class RegionConfig(ReductionConfig):
     """The region token interface.
 
-    `cuts` is the rule, `cuts_from` what it looks at: the features entering the core (the paper), or the clean image
-    estimated at the sampling step before (ours), which is the caller's to hand over; without one the cuts are fixed.
+    `cuts` is the rule that makes regions, `cuts_from` what it looks at: the features entering the core (the paper), or
+    the clean image predicted at the step before (ours), which the caller passes as `estimate`; without it the cuts are
+    evenly spaced.
     """
 
     name: ClassVar[str] = "region"

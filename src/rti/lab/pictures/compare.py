@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rti.errors import InputError
 from rti.lab.intervals import Summary, as_list, stratified_summary
 from rti.lab.pictures.folder import MANIFEST, PictureFolder, images_per_second, manifest_differences
-from rti.lab.pictures.scorers.results import METRICS, Score, prompt_means, score_path, strata
+from rti.lab.pictures.scorers.results import METRICS, Score, means_of_groups, prompt_means, score_path, strata
 
 Run = dict[str, Any]  # a row as `rti compare --json` prints it: what it was drawn with, how fast, its scores
 _TOLD = ("model", "adapter", "budget", "steps", "guidance", "reduction", "patches")  # of a row's manifest
@@ -37,41 +37,33 @@ class Row(NamedTuple):
 
 
 def open_row(path: Path) -> Row:
-    """The folders of a row with their scores. A metric may be in one of them only."""
-    paths = [path] if os.path.isfile(path / MANIFEST) else []
-    if not paths and os.path.isdir(path):
-        paths = sorted(manifest.parent for manifest in path.glob(f"*/{MANIFEST}"))
-    if not paths:
+    """The folders of a row with their scores. They are of one model and budget; a metric is in one of them only."""
+    inside = sorted(path.glob(f"*/{MANIFEST}")) if os.path.isdir(path) else []
+    manifests = [path / MANIFEST] if os.path.isfile(path / MANIFEST) else inside
+    if not manifests:
         raise InputError(f"{path} is no folder of rti generate, nor does it hold any")
-    folders = [PictureFolder.open(one) for one in paths]
+    folders = [PictureFolder.open(manifest.parent) for manifest in manifests]
     scored: dict[str, tuple[PictureFolder, Score]] = {}
-    for folder in folders:
-        _check_manifest(folder, folders[0])
+    for folder, manifest in zip(folders, manifests, strict=True):
+        for name in _TOLD:
+            if name not in folder.manifest or (
+                name == "reduction" and not isinstance(folder.manifest[name], dict | None)
+            ):
+                raise InputError(f"{manifest} is damaged: it has no usable {name}; draw the folder again")
+        for name, one, other in _differences(folders[0], folder, _OF_THE_BENCHMARK):
+            raise InputError(f"{folders[0].path} and {folder.path} are no single row: {name} {one} and {other}")
         for metric in METRICS:
-            file = score_path(folder.path, metric)
-            if not file.is_file():
+            if not (file := score_path(folder.path, metric)).is_file():
                 continue
-            score = Score.read(file)
-            if score.digest != folder.digest:
-                raise InputError(f"the {metric} score of {folder.path} is of other pictures; score it again")
             if metric in scored:
                 both = f"{scored[metric][0].path} and {folder.path}"
                 raise InputError(f"{both} both have a {metric} score; a row has one of each")
-            scored[metric] = folder, score
+            scored[metric] = folder, Score.read(file)
+            if scored[metric][1].digest != folder.digest:
+                raise InputError(f"the {metric} score of {folder.path} is of other pictures; score it again")
     if not scored:
         raise InputError(f"{path} was not scored; allowed: rti score {'|'.join(METRICS)} FOLDER")
     return Row(path, folders, scored)
-
-
-def _check_manifest(folder: PictureFolder, first: PictureFolder) -> None:
-    """Refuse a manifest without what a row tells, or of another model or budget than the first of its row."""
-    found = folder.manifest
-    missing = [name for name in _TOLD if name not in found]
-    if missing or not isinstance(found["reduction"], (dict, type(None))):
-        what = f"lacks {missing[0]}" if missing else f"has the reduction {found['reduction']!r}"
-        raise InputError(f"{folder.path / MANIFEST} is damaged: it {what}; draw the folder again")
-    for name, one, other in _differences(first, folder, _OF_THE_BENCHMARK):
-        raise InputError(f"{first.path} and {folder.path} are no single row: {name} {one} and {other}")
 
 
 def _differences(first: PictureFolder, second: PictureFolder, beside: Sequence[str]) -> list[tuple[str, Any, Any]]:
@@ -86,16 +78,15 @@ def compare_folders(paths: Sequence[str | Path], resamples: int = 2000, seed: in
     """
     if len(paths) < 2:
         raise InputError(f"{len(paths)} folder given; give a reference and at least one to compare with it")
-    rows = [open_row(Path(path)) for path in paths]
-    runs = [rows[0].as_run() | {"differences": {}, "also": []}]
-    for row in rows[1:]:
-        shared = [metric for metric in row.scored if metric in rows[0].scored]
-        differences = {metric: _difference(metric, row, rows[0], resamples, seed) for metric in shared}
+    reference, *others = (open_row(Path(path)) for path in paths)
+    runs = [reference.as_run() | {"differences": {}, "also": []}]
+    for row in others:
+        shared = [metric for metric in row.scored if metric in reference.scored]
+        differences = {metric: _difference(metric, row, reference, resamples, seed) for metric in shared}
         expected = (*_OF_THE_METHOD, "prompts", "images_per_prompt")
-        also = [
-            f"{name} {one} / {other}" for name, one, other in _differences(rows[0].folders[0], row.folders[0], expected)
-        ]
-        runs.append(row.as_run() | {"differences": differences, "also": also})
+        also = _differences(reference.folders[0], row.folders[0], expected)
+        told = [f"{name} {one} / {other}" for name, one, other in also]
+        runs.append(row.as_run() | {"differences": differences, "also": told})
     return runs
 
 
@@ -105,18 +96,12 @@ def _difference(metric: str, row: Row, reference: Row, resamples: int, seed: int
     check_pair(base, folder)
     for name, one, two in manifest_differences(other.scorer, score.scorer):
         raise InputError(f"{base.path} and {folder.path} were scored by another {metric} {name}: {one} and {two}")
+    none = {"groups": {}, "group_intervals": {}}
     if not METRICS[metric].paired:
-        value = score.summary["score"] - other.summary["score"]
-        return {"value": value, "interval": None, "groups": {}, "group_intervals": {}}
+        return {"value": score.summary["score"] - other.summary["score"], "interval": None} | none
     found = paired_summary(folder, score, other, resamples, seed)
-    groups = found.means if metric == "geneval" else {}
-    intervals = {name: as_list(found.intervals[name]) for name in groups}
-    return {
-        "value": found.overall,
-        "interval": as_list(found.interval),
-        "groups": groups,
-        "group_intervals": intervals,
-    }
+    groups = means_of_groups(found) if metric == "geneval" else none
+    return {"value": found.overall, "interval": as_list(found.interval)} | groups
 
 
 def paired_summary(
@@ -133,11 +118,7 @@ def check_pair(first: PictureFolder, second: PictureFolder) -> None:
     if len(first.entries) != len(second.entries):
         raise InputError(f"{both}: they have {len(first.entries)} and {len(second.entries)} prompts")
     for one, other in zip(first.entries, second.entries, strict=True):
-        if (one.index, one.prompt, one.group) != (other.index, other.prompt, other.group):
-            shown = [f"{entry.prompt!r} (number {entry.index})" for entry in (one, other)]
-            raise InputError(f"{both}: prompts differ, the first are {shown[0]} and {shown[1]}")
-        if len(one.seeds) != len(other.seeds):
-            raise InputError(f"{both}: they have {len(one.seeds)} and {len(other.seeds)} pictures of a prompt")
-        if one.seeds != other.seeds:
-            seeds = " and ".join(str(folder.manifest.get("seed")) for folder in (first, second))
-            raise InputError(f"{both}: seeds differ from prompt {one.index} on; the runs have seed {seeds}")
+        for name in ("index", "prompt", "group", "seeds"):
+            here, there = getattr(one, name), getattr(other, name)
+            if here != there:
+                raise InputError(f"{both}: they differ in the {name} of prompt {one.index}: {here!r} and {there!r}")

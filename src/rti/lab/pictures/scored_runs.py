@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rti import cost
-from rti.backbones.base import Backbone
 from rti.errors import InputError, check_choice, is_finite
 from rti.files import read_json
 from rti.lab.pictures.compare import Run, open_row
@@ -25,7 +23,6 @@ AGAINST = {  # what scores are drawn against: a speed-up, known in one of three 
     "seconds": "seconds a picture",
 }
 DENSE = "dense (frozen)"
-Timed = tuple[str, str, list[dict[str, Any]]]  # a file of rti bench: of which method or "" for all, backbone, rows
 _NOT_TOLD = ("reduction", "core", "lora_rank", "lora_alpha", "text_regions")  # of a reduction, in a method's name
 
 
@@ -42,10 +39,13 @@ def _method(run: Run) -> str:
     return (run.get("reduction") or {}).get("reduction", "region")
 
 
+def _is_elastic(method: str) -> bool:
+    return method not in REDUCTIONS or REDUCTIONS[method][1].elastic
+
+
 def has_budget(run: Run) -> bool:
     """Whether its budget is worth telling; that of a method without one changes nothing."""
-    kind = REDUCTIONS.get(_method(run))
-    return not is_dense(run) and (kind is None or kind[1].elastic)
+    return not is_dense(run) and _is_elastic(_method(run))
 
 
 def read_runs(sources: Sequence[str]) -> list[Run]:
@@ -72,6 +72,15 @@ def _named(source: str) -> tuple[str, Path]:
     return (name, Path(path)) if sign and name and not Path(source).exists() else ("", Path(source))
 
 
+def _read_json(path: Path) -> list[Run]:
+    what = "holds no scored runs; allowed: what rti compare --json prints, or a figure of runs"
+    _, runs = _read_rows(path, {"model": str, "budget": (str, int), "steps": int, "scores": dict}, what)
+    scores = [score for run in runs for score in run["scores"].values()]
+    if not all(isinstance(score, dict) and is_finite(score.get("score")) for score in scores):
+        raise InputError(f"{path} {what}")
+    return runs
+
+
 def _read_rows(path: Path, needed: dict[str, Any], what: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A JSON file with `rows` that have what is needed, and those rows."""
     values = read_json(path)
@@ -80,15 +89,6 @@ def _read_rows(path: Path, needed: dict[str, Any], what: str) -> tuple[dict[str,
     if not rows or not all(told):
         raise InputError(f"{path} {what}")
     return values, rows
-
-
-def _read_json(path: Path) -> list[Run]:
-    what = "holds no scored runs; allowed: what rti compare --json prints, or a figure of runs"
-    _, runs = _read_rows(path, {"model": str, "budget": (str, int), "steps": int, "scores": dict}, what)
-    scores = [score for run in runs for score in run["scores"].values()]
-    if not all(isinstance(score, dict) and is_finite(score.get("score")) for score in scores):
-        raise InputError(f"{path} {what}")
-    return runs
 
 
 def _title(run: Run, runs: Sequence[Run]) -> str:
@@ -115,21 +115,23 @@ def add_speedups(runs: Sequence[Run], how: str = "measured", benches: Sequence[s
         if len({(backbone_of(run), run["steps"]) for run in runs}) < 2:
             raise InputError(f"all runs have {runs[0]['steps']} steps; give runs of several, by rti generate --steps")
         return [run | {"speedup": None} for run in runs if _speed(run, "draw it again by rti generate, which does")]
-    needed = {"model": str, "budget": (str, int), "speedup": (int, float)}
-    timed = []
+    timed: dict[tuple[Any, ...], float] = {}  # by name of the method or "", backbone, reduction and budget
     for name, path in map(_named, benches):
+        needed = {"model": str, "budget": (str, int), "speedup": (int, float)}
         values, rows = _read_rows(path, needed, "is not what rti bench --json prints")
-        timed.append((name, Path(str(values.get("benchmark"))).name, rows))
+        for row in rows:
+            if row.get("text_budget") is None:
+                budget = row["budget"] if _is_elastic(row["model"]) else None
+                timed.setdefault((name, Path(str(values.get("benchmark"))).name, row["model"], budget), row["speedup"])
     dense: dict[str, Run] = {}
     for run in filter(is_dense, runs):
-        base = dense.setdefault(backbone_of(run), run)
-        if base is not run:
+        if (base := dense.setdefault(backbone_of(run), run)) is not run:
             both = f"{base.get('row')} and {run.get('row')}"
             raise InputError(f"{both} are both dense runs of {backbone_of(run)}; a row has all of its benchmarks")
     return [run | {"speedup": _speedup(run, dense.get(backbone_of(run)), how, timed)} for run in runs]
 
 
-def _speedup(run: Run, dense: Run | None, how: str, timed: Sequence[Timed]) -> float | None:
+def _speedup(run: Run, dense: Run | None, how: str, timed: dict[tuple[Any, ...], float]) -> float | None:
     if dense is None:
         raise InputError(f"no dense run of {backbone_of(run)} among those given; {run.get('row')} is compared to it")
     if dense["steps"] != run["steps"]:
@@ -137,38 +139,24 @@ def _speedup(run: Run, dense: Run | None, how: str, timed: Sequence[Timed]) -> f
         raise InputError(f"{run.get('row')} has {steps}; give runs of as many, or see rti figure steps")
     if how == "budget" or run is dense:
         return None if how == "budget" else 1.0
-    return round(_measured(run, dense, timed) if how == "measured" else _analytic(run, how), 4)
-
-
-def _measured(run: Run, dense: Run, timed: Sequence[Timed]) -> float:
-    for name, backbone, rows in timed:
-        if backbone != backbone_of(run) or name not in ("", run["name"]):
-            continue
-        for row in rows:
-            budgets = row["budget"] == run["budget"] or (row["budget"] != "dense" and not has_budget(run))
-            if row["model"] == _method(run) and budgets and row.get("text_budget") is None:
-                return row["speedup"]
-    instead = "give --speeds with what rti bench --json prints, or --against tokens"
-    return _speed(run, instead) / _speed(dense, instead)
+    if how == "measured":
+        budget = run["budget"] if has_budget(run) else None
+        for name in (run["name"], ""):
+            if found := timed.get((name, backbone_of(run), _method(run), budget)):
+                return round(found, 4)
+        instead = "give --speeds with what rti bench --json prints, or --against tokens"
+        return round(_speed(run, instead) / _speed(dense, instead), 4)
+    # By what the paper counts: FLOPs of the trunk, or image tokens alone, as in its figure of JiT.
+    backbone = describe(str(run["model"]))[0]
+    with torch.device("meta"):
+        reduction = make_reduction(config_from_dict(run.get("reduction") or {}), backbone)
+    if how == "flops":
+        return round(cost.dense_flops(backbone) / cost.reduced_flops(backbone, reduction, run["budget"]), 4)
+    tokens = sum(cost.tokens_per_block(backbone, reduction, run["budget"]))
+    return round(backbone.patches * backbone.depth / tokens, 4)
 
 
 def _speed(run: Run, instead: str) -> float:
     if not run.get("images_per_second"):
         raise InputError(f"{run.get('row')} was not timed; {instead}")
     return run["images_per_second"]
-
-
-def _analytic(run: Run, how: str) -> float:
-    """By what the paper counts: FLOPs of the trunk, or image tokens alone, as in its figure of JiT."""
-    backbone = _shape_of(str(run["model"]))
-    with torch.device("meta"):
-        reduction = make_reduction(config_from_dict(run.get("reduction") or {}), backbone)
-    if how == "flops":
-        return cost.dense_flops(backbone) / cost.reduced_flops(backbone, reduction, run["budget"])
-    return backbone.patches * backbone.depth / sum(cost.tokens_per_block(backbone, reduction, run["budget"]))
-
-
-@cache
-def _shape_of(model: str) -> Backbone:
-    """A backbone without weights where it is known by name."""
-    return describe(model)[0]

@@ -11,12 +11,12 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NewType, get_args, get_origin, get_type_hints
 
-from rti.errors import InputError
+from rti.errors import InputError, check_choice, check_switch, check_whole
 from rti.files import read_json
 from rti.method.reductions import REDUCTIONS
 
 GROUPS = ("main", "component", "order", "core")
-KINDS = ("train", "loss", "pictures", "time")  # of jobs
+KINDS = ("train", "loss", "pictures", "time")  # of jobs; beside one that times something, no other runs
 FOLDER = "{study}"  # stands for the study's folder in commands: it may be copied and moved
 Count = NewType("Count", int)  # of at least 1; other whole numbers are of at least 0
 
@@ -36,12 +36,11 @@ class Row:
 
     def __post_init__(self):
         if not re.fullmatch("[a-z0-9-]{1,64}", self.name):  # it is part of the names of files
-            allowed = "up to 64 small letters, digits and hyphens"
-            raise InputError(f"row name {self.name!r} is not usable; allowed: {allowed}")
-        for what, allowed in {"group": GROUPS, "reduction": tuple(REDUCTIONS)}.items():
-            if getattr(self, what) not in allowed:
-                given = f"unknown {what} {getattr(self, what)!r} of row {self.name}"
-                raise InputError(f"{given}; allowed: {', '.join(allowed)}")
+            raise InputError(
+                f"row name {self.name!r} is not usable; allowed: up to 64 small letters, digits and hyphens"
+            )
+        check_choice(f"the group of row {self.name}", self.group, GROUPS)
+        check_choice(f"the reduction of row {self.name}", self.reduction, REDUCTIONS)
 
     @property
     def is_elastic(self) -> bool:
@@ -105,17 +104,15 @@ class Job:
         steps = () if self.steps is None else (self.steps, "steps")
         return "-".join(map(str, (self.kind, self.run, *self.budgets, *steps)))
 
-    @property
-    def alone(self) -> bool:
-        """It times something, so nothing may run beside it."""
-        return self.kind == "time"
-
     def words(self, folder: Path) -> list[str]:
         """The command as it is typed."""
         return [word.replace(FOLDER, str(folder)) for word in self.command]
 
     def made(self, folder: Path) -> Path:
         return Path((self.makes or "").replace(FOLDER, str(folder)))
+
+
+JSON = {str: (str, "a text"), tuple: (list, "a list"), dict: (dict, "an object"), Row: (dict, "an object")}
 
 
 def read_study(path: Path) -> Study:
@@ -128,45 +125,35 @@ def _make(kind: type, values: dict[str, Any], where: str) -> Any:
     hints = get_type_hints(kind)
     if unknown := sorted(set(values) - set(hints)):
         raise InputError(f"unknown settings of {where}: {', '.join(unknown)}; allowed: {', '.join(hints)}")
-    needed = [one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING]
-    if missing := [name for name in needed if name not in values]:
+    needed = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
+    if missing := sorted(needed - set(values)):
         raise InputError(f"{where} lacks {', '.join(missing)}")
-    made = {}
-    for name, value in values.items():
-        try:
-            made[name] = _of_type(value, hints[name])
-        except TypeError:
-            given = str(value)[:60]
-            raise InputError(f"{name} of {where} must be {_in_words(hints[name])}, got {given!r}") from None
-        if made[name] == () and name in ("rows", "budgets", "seeds"):
-            raise InputError(f"{name} of {where} must be at least one, got none")
+    made = {name: _read(value, hints[name], f"{name} of {where}") for name, value in values.items()}
+    if empty := [name for name in ("rows", "budgets", "seeds") if made.get(name) == ()]:
+        raise InputError(f"{empty[0]} of {where} must be at least one, got none")
     return kind(**made)
 
 
-def _of_type(value: Any, hint: Any) -> Any:
+def _read(value: Any, hint: Any, what: str) -> Any:
     """A value of a JSON file, which has lists for tuples and only words as keys, as the type of a field."""
-    inner = get_args(hint)
-    if get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(_of_type(one, inner[0]) for one in value)
-    if get_origin(hint) is dict and isinstance(value, dict):
-        keys = [int(key) if key.isdecimal() and len(key) < 20 and inner[0] is Count else key for key in value]
-        return {_of_type(key, inner[0]): _of_type(one, inner[1]) for key, one in zip(keys, value.values(), strict=True)}
-    if hint is Row and isinstance(value, dict):
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind in JSON and (type(value) is not JSON[kind][0] or value == ""):
+        raise InputError(f"{what} must be {JSON[kind][1]}, got {value!r:.60}")
+    if kind in (int, Count):
+        check_whole(what, value, least=int(kind is Count))
+    elif kind is bool:
+        check_switch(what, value)
+    elif kind is tuple:
+        return tuple(_read(one, inner[0], what) for one in value)
+    elif kind is dict:
+        keys = [int(key) if inner[0] is Count and key.isdecimal() and len(key) < 20 else key for key in value]
+        return {
+            _read(key, inner[0], what): _read(one, inner[1], what)
+            for key, one in zip(keys, value.values(), strict=True)
+        }
+    elif kind is Row:
         return _make(Row, value, f"row {str(value.get('name'))[:60]!r}")
-    whole = type(value) is int and value >= (hint is Count)
-    if hint is Any or (whole if hint in (int, Count) else type(value) is hint and value != ""):
-        return value
-    raise TypeError
-
-
-def _in_words(hint: Any) -> str:
-    """What a field must be."""
-    words = {str: "a text", bool: "true or false", int: "a whole number, 0 or more", Count: "a whole number, 1 or more"}
-    words |= {Row: "an object with name and title", dict[str, Any]: "an object"}
-    if hint in words:
-        return words[hint]
-    inner = get_args(hint)
-    return f"a list, each {_in_words(inner[0])}" if inner[1] is ... else f"by budget {_in_words(inner[1])}"
+    return value
 
 
 def plan(study: Study) -> list[Job]:
@@ -175,17 +162,15 @@ def plan(study: Study) -> list[Job]:
     jobs = dense[:1]
     for row in study.rows:
         for seed in row.seeds:
-            run = f"{row.name}-{seed}"
-            jobs += [_train(study, row, seed, run), _loss(study, run, study.budgets_of(row))]
-            jobs += [_pictures(study, run, *some) for some in _drawn(study, row)]
+            jobs += _train_and_score(study, row, seed)
         jobs.append(_time(study, row))
     return list({job.name: job for job in (*jobs, *dense)}.values())
 
 
 def choose(study: Study, only: str | None = None, kinds: str | None = None) -> list[Job]:
     """The jobs of some rows and kinds, as typed, and those they need."""
-    rows = _among("rows", only, [row.name for row in study.rows])
-    kinds = _among("kinds of jobs", kinds, KINDS)
+    rows = _among("row", only, [row.name for row in study.rows])
+    kinds = _among("kind of jobs", kinds, KINDS)
     jobs = plan(replace(study, rows=tuple(row for row in study.rows if row.name in rows)))
     needed = {need for job in jobs if job.kind in kinds for need in job.needs}
     return [job for job in jobs if job.kind in kinds or job.name in needed]
@@ -194,35 +179,32 @@ def choose(study: Study, only: str | None = None, kinds: str | None = None) -> l
 def _among(what: str, typed: str | None, allowed: Sequence[str]) -> Sequence[str]:
     """Some of the allowed names, or all."""
     names = allowed if typed is None else typed.split(",")
-    if unknown := [name for name in names if name not in allowed]:
-        raise InputError(f"unknown {what} {', '.join(unknown)}; allowed: {', '.join(allowed)}")
+    for name in names:
+        check_choice(what, name, allowed)
     return names
 
 
-def _drawn(study: Study, row: Row) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """Budgets, number and sampling steps of the pictures: budgets of which as many are wanted are drawn together."""
-    budgets = study.budgets_of(row)
-    for images in sorted({count for budget, count in row.images.items() if budget in budgets}):
-        yield tuple(budget for budget in budgets if row.images.get(budget) == images), images, study.sample_steps
-    for budget, several in row.steps_at.items():
-        for steps in several:
-            yield (budget,), row.images.get(budget, study.dense_images), steps
-
-
-def _train(study: Study, row: Row, seed: int, run: str) -> Job:
+def _train_and_score(study: Study, row: Row, seed: int) -> Iterator[Job]:
+    """A row's training with a seed, the losses of its adapter, and its pictures."""
+    run, budgets = f"{row.name}-{seed}", study.budgets_of(row)
     command = ["train", study.model, "--output", f"{FOLDER}/runs/{run}", "--data", study.data]
     command += ["--reduction", row.reduction]
     settings = {"budgets": study.budgets} | study.train | row.settings | {"seed": seed}
     command += [f"--{key.replace('_', '-')}={_typed(value)}" for key, value in settings.items()]
-    return Job("train", run, (*command, *_ending(study)), makes=_adapter(run))
+    yield Job("train", run, (*command, *_ending(study)), makes=_adapter(run))
 
-
-def _loss(study: Study, run: str, budgets: Sequence[int]) -> Job:
-    makes = f"{FOLDER}/losses/{run}.json"
+    losses = f"{FOLDER}/losses/{run}.json"
     command = ["eval", "loss", study.model, "--adapter", _adapter(run), "--data", study.data]
     command += ["--budget", _typed(("dense", *budgets)), "--examples", str(study.loss_examples)]
-    command += ["--seed", str(study.seed), "--output", makes, *_ending(study)]
-    return Job("loss", run, tuple(command), (f"train-{run}",), makes)
+    command += ["--seed", str(study.seed), "--output", losses, *_ending(study)]
+    yield Job("loss", run, tuple(command), (f"train-{run}",), losses)
+
+    for images in sorted({count for budget, count in row.images.items() if budget in budgets}):
+        together = tuple(budget for budget in budgets if row.images.get(budget) == images)  # as many of each are wanted
+        yield _pictures(study, run, together, images, study.sample_steps)
+    for budget, several in row.steps_at.items():
+        for steps in several:
+            yield _pictures(study, run, (budget,), row.images.get(budget, study.dense_images), steps)
 
 
 def _pictures(study: Study, run: str, budgets: tuple[int | str, ...], images: int, steps: int) -> Job:

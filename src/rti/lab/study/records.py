@@ -5,7 +5,7 @@
 The result is what the command printed. Of two kinds of jobs it is what they wrote, in short:
 
 - loss: `times` and `losses` of the examples, by budget, as float32 in base64;
-- pictures: `verdicts` by budget, a letter for each picture: "." if it is right, else that of its first fault. Tasks and
+- pictures: `verdicts` by budget, a letter for each picture: "." if it is right, any other if it is wrong. Tasks and
   captions stand in a line of their own, "prompts", once: every job draws the first so many of them.
 """
 
@@ -20,8 +20,9 @@ import numpy as np
 
 from rti.errors import InputError
 from rti.files import read_json, require_regular
-from rti.lab.study.faults import letter_of
 from rti.lab.study.plan import Job
+
+RIGHT, WRONG = ".", "x"
 
 
 class Records:
@@ -79,7 +80,7 @@ class Records:
         if len(prompts) > shared:
             self._add({"name": "prompts", "prompts": prompts})
         budgets = pictures[0]["correct"]
-        return {key: "".join(letter_of(one["correct"][key], one["reason"][key]) for one in pictures) for key in budgets}
+        return {key: "".join(RIGHT if one["correct"][key] else WRONG for one in pictures) for key in budgets}
 
     def _add(self, record: dict[str, Any]) -> None:
         with self.path.open("ab+") as file:

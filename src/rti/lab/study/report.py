@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ import torch
 from rti import cost
 from rti.errors import InputError
 from rti.files import write_whole
-from rti.lab.intervals import as_list, mean_interval, stratified_summary
-from rti.lab.study.faults import RIGHT, count_faults
+from rti.lab.intervals import as_list, stratified_summary
+from rti.lab.study.figures import draw_figures
 from rti.lab.study.plan import Row, Study, plan
-from rti.lab.study.records import Records, unpacked
-from rti.lab.study.tables import TABLES, TIME_EDGES
+from rti.lab.study.records import RIGHT, Records, unpacked
+from rti.lab.study.tables import leads, table
 from rti.method.reductions import make_reduction
 from rti.resolve import describe, untrained_config
 
@@ -41,19 +40,31 @@ def collect(study: Study, folder: Path) -> dict[str, Any]:
     }
 
 
-def save(folder: Path, values: dict[str, Any]) -> Path:
-    """Write results.json, and the tables beside it."""
+def save(values: dict[str, Any], folder: Path) -> list[Path]:
+    """Write results.json, and tables and figures beside it; gives back the figures."""
     write_whole(folder / "results.json", json.dumps(values, indent=1) + "\n")
-    for name, table in TABLES.items():
-        write_whole(folder / f"{name}.md", table(values))
-    return folder / "results.json"
+    write_whole(folder / "table.md", table(values))
+    write_whole(folder / "leads.md", leads(values))
+    return draw_figures(values, folder)
 
 
 class _Report:
+    """What the jobs left: right pictures (n,), by run, budget and steps; losses above dense (n,), by run and budget;
+    speeds by row and budget. A run is a row with a training seed, or dense."""
+
     def __init__(self, study: Study, folder: Path):
         records = Records(folder)
-        self.study, self.prompts = study, records.prompts
+        self.study, self.tasks = study, [task for task, _ in records.prompts]
         self.jobs = {job: records.of(job) for job in plan(study)}
+        self.found: dict[tuple[Any, ...], Any] = {}
+        for job, kept in self.jobs.items():
+            result = {} if kept is None else kept["result"]
+            for budget, letters in result.get("verdicts", {}).items():
+                self.found["right", job.run, budget, job.steps] = np.array([*letters]) == RIGHT
+            for budget, losses in result.get("losses", {}).items():
+                self.found["loss", job.run, budget] = unpacked(losses) - unpacked(result["losses"]["dense"])
+            for one in result["rows"] if result and job.kind == "time" else ():
+                self.found["speed", job.run, str(one["budget"])] = one["speedup"]
         try:
             self.model = describe(study.model)
         except InputError:
@@ -64,54 +75,34 @@ class _Report:
         counts = [row.images[budget] for row in self.study.rows for budget in row.steps_at if budget in row.images]
         found = []
         for steps in self.study.every_steps:
-            if (right := self._dense_right(steps)) is not None:
+            if (right := self.found.get(("right", "dense", "dense", steps))) is not None:
                 same = {"same_prompts": self._accuracy(right[: min(counts)])} if counts else {}
                 found.append({"steps": steps} | self._accuracy(right) | same)
         return found
 
     def row(self, row: Row, budget: int) -> dict[str, Any]:
+        """All that is known of a method at a budget."""
         values: dict[str, Any] = {"name": row.name, "title": row.title, "group": row.group, "budget": budget}
         values |= {"seen": budget in self.study.budgets, "elastic": row.is_elastic}
-        values |= self._loss(row, budget) | self._speed(row, budget)
-        if verdicts := self._verdicts(row, budget):
-            mean = _mean_right(verdicts)
-            values |= self._accuracy(mean) | self._minus(mean, self._dense_right(self.study.sample_steps), "difference")
-            several = verdicts.values()
-            judged = [(*one, letter) for some in several for one, letter in zip(self.prompts, some, strict=False)]
-            values |= {"seeds": len(verdicts), "faults": count_faults(judged)}
-            values |= {"overall_by_seed": [self._accuracy(some == RIGHT)["overall"] for some in several]}
+        if losses := self._by_seed("loss", row, budget):
+            values |= _change("loss_difference", "loss_interval", _mean(losses))
+        values |= self._speed(row, budget)
+        steps = self.study.sample_steps
+        if right := self._by_seed("right", row, budget, steps):
+            values |= self._accuracy(_mean(right)) | self._minus_dense(_mean(right), steps) | {"seeds": len(right)}
+            values["overall_by_seed"] = [self._accuracy(one)["overall"] for one in right.values()]
         return values | self._by_steps(row, budget) | self._behind(row, budget)
 
-    def _find(self, kind: str, run: str, budget: int | str | None = None, steps: int | None = None) -> Any:
-        """What the job left that is of the run, and drew pictures at the budget in so many steps."""
-        for job, kept in self.jobs.items():
-            if (job.kind, job.run, job.steps) == (kind, run, steps) and (budget is None or budget in job.budgets):
-                return None if kept is None else kept["result"]
-        return None
-
-    def _verdicts(self, row: Row, budget: int, steps: int | None = None) -> dict[int, np.ndarray]:
-        """A letter for each picture, see `records`, by training seed; without steps at the study's own."""
-        steps = steps or self.study.sample_steps
-        found = {seed: self._find("pictures", f"{row.name}-{seed}", budget, steps) for seed in row.seeds}
-        return {seed: np.array([*some["verdicts"][str(budget)]]) for seed, some in found.items() if some is not None}
-
-    def _dense_right(self, steps: int) -> np.ndarray | None:
-        found = self._find("pictures", "dense", "dense", steps)
-        return None if found is None else np.array([*found["verdicts"]["dense"]]) == RIGHT
-
-    def _losses(self, row: Row, budget: int) -> dict[int, np.ndarray]:
-        """The loss of every example above that of dense, and its time, by training seed. (2, examples)."""
-        found = {seed: self._find("loss", f"{row.name}-{seed}") for seed in row.seeds}
-        return {
-            seed: np.stack([unpacked(losses[str(budget)]) - unpacked(losses["dense"]), unpacked(some["times"])])
-            for seed, some in found.items()
-            if some is not None and (losses := some["losses"])
-        }
+    def _by_seed(self, kind: str, row: Row, budget: int, *steps: int) -> dict[int, np.ndarray]:
+        """What each training seed that is done has left."""
+        keys = {seed: (kind, f"{row.name}-{seed}", str(budget), *steps) for seed in row.seeds}
+        return {seed: self.found[key] for seed, key in keys.items() if key in self.found}
 
     def _speed(self, row: Row, budget: int) -> dict[str, float]:
         """Measured, if it is done; and by the paper's count, which needs no measurement but the model's shape."""
-        rows = (self._find("time", row.name) or {"rows": []})["rows"]
-        found = next(({"speedup": one["speedup"]} for one in rows if one["budget"] == budget), {})
+        key, found = ("speed", row.name, str(budget)), {}
+        if key in self.found:
+            found["speedup"] = self.found[key]
         if self.model is not None:
             backbone, _, usual = self.model
             config = untrained_config(row.reduction, self.study.reduction_settings(row), usual=usual.core)
@@ -120,88 +111,56 @@ class _Report:
             found["analytic_speedup"] = round(cost.dense_flops(backbone) / flops, 3)
         return found
 
-    def _loss(self, row: Row, budget: int) -> dict[str, Any]:
-        """The paired validation loss above dense, in all and by the time of the example."""
-        losses = self._losses(row, budget)
-        if not losses:
-            return {}
-        change, times = np.mean([*losses.values()], axis=0)
-        parts = _by_time(change, times)
-        return {
-            "loss_difference": float(change.mean()),
-            "loss_interval": _spread(change),
-            "loss_by_time": [float(part.mean()) if len(part) else None for part in parts],
-            "loss_by_time_interval": [_spread(part) if len(part) else None for part in parts],
-            "loss_by_time_examples": [len(part) for part in parts],
-            "loss_examples": len(change),
-            "loss_by_seed": [float(one.mean()) for one, _ in losses.values()],
-        }
-
     def _by_steps(self, row: Row, budget: int) -> dict[str, Any]:
         """The row at fewer sampling steps, and at the study's own; each paired with dense at every number of steps."""
-        several = {steps: self._verdicts(row, budget, steps) for steps in row.steps_at.get(budget, ())}
-        if not any(several.values()):
-            return {}
         found = []
-        for steps, verdicts in (several | {self.study.sample_steps: self._verdicts(row, budget)}).items():
-            if verdicts:
-                mean = _mean_right(verdicts)
-                minus = {one: self._minus(mean, self._dense_right(one), "difference") for one in self.study.every_steps}
-                against = {"minus_dense_at": [{"steps": one} | paired for one, paired in minus.items() if paired]}
-                found.append({"steps": steps, "seeds": len(verdicts)} | self._accuracy(mean) | against)
-        return {"by_steps": found}
+        for steps in (*row.steps_at.get(budget, ()), self.study.sample_steps):
+            if right := self._by_seed("right", row, budget, steps):
+                pairs = [{"steps": one} | self._minus_dense(_mean(right), one) for one in self.study.every_steps]
+                against = {"minus_dense_at": [pair for pair in pairs if "difference" in pair]}
+                found.append({"steps": steps, "seeds": len(right)} | self._accuracy(_mean(right)) | against)
+        return {"by_steps": found} if any(one["steps"] != self.study.sample_steps for one in found) else {}
 
     def _behind(self, row: Row, budget: int) -> dict[str, Any]:
         """By how much the study's first row is better at the same budget, paired by seed, by prompt and by example."""
-        first, found = self.study.rows[0], {}
-        if row is first or budget not in self.study.budgets_of(first):
+        ours, found = self.study.rows[0], {}
+        if row is ours:
             return found
-        ours, other = _shared(self._verdicts(first, budget), self._verdicts(row, budget))
-        if ours and other:
-            ours, other = _mean_right(ours), _mean_right(other)
-            count = min(len(ours), len(other))
-            found |= self._minus(ours[:count], other, "lead") | {"lead_images": count}
-        ours, other = _shared(self._losses(first, budget), self._losses(row, budget))
-        if ours and other:
-            (below, times), (above, _) = (np.mean([*one.values()], axis=0) for one in (ours, other))
-            change = above - below
-            found |= {"loss_lead": float(change.mean()), "loss_lead_interval": _spread(change)}
-            parts = [
-                [float(one.mean()), *(_spread(one) or ())] if len(one) else None for one in _by_time(change, times)
-            ]
-            found["loss_lead_by_time"] = parts
+        drawn = [self._by_seed("right", one, budget, self.study.sample_steps) for one in (ours, row)]
+        if (more := _minus(*drawn)) is not None:
+            found |= _change("lead", "lead_interval", more, self.tasks)
+        if (less := _minus(*(self._by_seed("loss", one, budget) for one in (row, ours)))) is not None:
+            found |= _change("loss_lead", "loss_lead_interval", less)
         return found
 
     def _accuracy(self, right: np.ndarray) -> dict[str, Any]:
-        tasks, _, overall, interval = stratified_summary(right, self._tasks(right), shares=True)
+        tasks, _, overall, interval = stratified_summary(right, self.tasks[: len(right)], shares=True)
         return {"images": len(right), "overall": overall, "interval": as_list(interval), "tasks": tasks}
 
-    def _minus(self, right: np.ndarray, other: np.ndarray | None, name: str) -> dict[str, Any]:
+    def _minus_dense(self, right: np.ndarray, steps: int) -> dict[str, Any]:
         """The mean paired difference: fewer pictures are the first of more, so they are paired with their first."""
-        if other is None or len(other) < len(right):
+        dense = self.found.get(("right", "dense", "dense", steps), ())
+        if len(dense) < len(right):
             return {}
-        _, _, change, spread = stratified_summary(right - other[: len(right)], self._tasks(right))
-        return {name: change, f"{name}_interval": as_list(spread)}
-
-    def _tasks(self, right: np.ndarray) -> list[str]:
-        return [task for task, _ in self.prompts[: len(right)]]
+        return _change("difference", "difference_interval", right - dense[: len(right)], self.tasks)
 
 
-def _mean_right(verdicts: dict[int, np.ndarray]) -> np.ndarray:
-    """How often each prompt is right: the mean over training seeds. (pictures,)."""
-    return np.mean([letters == RIGHT for letters in verdicts.values()], axis=0)
+def _mean(by_seed: dict[int, np.ndarray]) -> np.ndarray:
+    return np.mean([*by_seed.values()], axis=0)
 
 
-def _shared(first: dict[int, Any], second: dict[int, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
-    """Both at the training seeds they share, which draw the same data, noise and budgets; else at all they have."""
+def _minus(first: dict[int, np.ndarray], second: dict[int, np.ndarray]) -> np.ndarray | None:
+    """The difference of the means over the training seeds that both have, which draw the same data, noise and budgets;
+    else over all they have. Of two lengths the shorter: fewer pictures are the first of more."""
+    if not first or not second:
+        return None
     seeds = set(first) & set(second) or {*first, *second}
-    first, second = ({seed: one for seed, one in some.items() if seed in seeds} for some in (first, second))
-    return first, second
+    one, other = (_mean({seed: some[seed] for seed in some if seed in seeds}) for some in (first, second))
+    count = min(len(one), len(other))
+    return one[:count] - other[:count]
 
 
-def _by_time(values: np.ndarray, times: np.ndarray) -> list[np.ndarray]:
-    return [values[(times >= low) & (times < high)] for low, high in pairwise(TIME_EDGES)]
-
-
-def _spread(values: np.ndarray) -> list[float] | None:
-    return as_list(mean_interval(values))
+def _change(name: str, interval_name: str, values: np.ndarray, tasks: list[str] | None = None) -> dict[str, Any]:
+    """The mean of differences, and its interval; of pictures by task."""
+    found = stratified_summary(values, ["all"] * len(values) if tasks is None else tasks[: len(values)])
+    return {name: found.overall, interval_name: as_list(found.interval)}

@@ -2,63 +2,71 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from rti.errors import InputError
+from rti.files import in_one_line
 from rti.lab.study.plan import Job
 from rti.lab.study.records import Records
+from rti.training.signals import on_stop_signal
 
 
 def run_jobs(folder: Path, jobs: Sequence[Job], workers: int = 2) -> list[str]:
     """Do what has not been done; gives back the names of the jobs that failed. Their logs are in folder/logs.
 
-    Jobs that time something wait until they are alone. Interrupted, it stops its processes, which save where they are.
+    Jobs that time something come last, one by one. Interrupted, it stops its processes, which save where they are.
     """
-    try:
+    with in_one_line(f"cannot write to {folder}"):
         (folder / "logs").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
     records = Records(folder)
-    waiting = _to_do(records, jobs)
-    running: dict[Job, tuple[subprocess.Popen, float]] = {}
+    left = _to_do(records, jobs)
+    timings = [job for job in left if job.kind == "time"]
     failed: list[str] = []
-    with tqdm(total=len(jobs), initial=len(jobs) - len(waiting), unit="job", desc="study") as bar:
-        try:
-            with _asked_to_stop() as asked:
-                while waiting or running:
-                    if asked:
-                        raise KeyboardInterrupt
-                    for job in [*waiting]:  # those that others need come first, so failure is handed on in one go
-                        if set(job.needs) & set(failed):
-                            failed.append(job.name)
-                            waiting.remove(job)
-                    for job in _startable(waiting, list(running), workers):
-                        waiting.remove(job)
-                        records.forget(job)
-                        running[job] = (_start(folder, job, workers), time.monotonic())
-                        bar.set_postfix_str(", ".join(one.name for one in running))
-                    for job in [job for job, (process, _) in running.items() if process.poll() is not None]:
-                        process, started = running.pop(job)
-                        if process.returncode != 0 or not _keep(records, job, time.monotonic() - started):
-                            failed.append(job.name)
-                        bar.update()
-                    time.sleep(0.05)
-        finally:
-            for process, _ in running.values():
-                process.send_signal(signal.SIGTERM)
-            for process, _ in running.values():
-                process.wait()
+    with tqdm(total=len(jobs), initial=len(jobs) - len(left), unit="job", desc="study") as bar:
+        _run(records, [job for job in left if job not in timings], workers, failed, bar)
+        _run(records, timings, 1, failed, bar)
     return failed
+
+
+def _run(records: Records, waiting: list[Job], workers: int, failed: list[str], bar: tqdm) -> None:
+    """So many at a time. The name of a job that fails, or that needs one which did, is added to `failed`."""
+    running: dict[Job, tuple[subprocess.Popen, float]] = {}
+    asked: list[int] = []  # signals to end; they raise nothing, a job that is just being started would be lost
+    try:
+        with on_stop_signal(lambda number, _: asked.append(number)):
+            while waiting or running:
+                if asked:
+                    raise KeyboardInterrupt
+                for job in [*waiting]:  # those that others need come first, so failure is handed on in one go
+                    if set(job.needs) & set(failed):
+                        failed.append(job.name)
+                        waiting.remove(job)
+                not_done = {job.name for job in (*waiting, *running)}
+                ready = [job for job in waiting if not not_done & set(job.needs)]
+                for job in ready[: workers - len(running)]:
+                    waiting.remove(job)
+                    records.forget(job)
+                    running[job] = (_start(records.folder, job, workers), time.monotonic())
+                    bar.set_postfix_str(", ".join(one.name for one in running))
+                for job in [job for job, (process, _) in running.items() if process.poll() is not None]:
+                    process, started = running.pop(job)
+                    if process.returncode != 0 or not _keep(records, job, time.monotonic() - started):
+                        failed.append(job.name)
+                    bar.update()
+                time.sleep(0.05)
+    finally:
+        for process, _ in running.values():
+            process.send_signal(signal.SIGTERM)
+        for process, _ in running.values():
+            process.wait()
 
 
 def _to_do(records: Records, jobs: Sequence[Job]) -> list[Job]:
@@ -70,20 +78,8 @@ def _to_do(records: Records, jobs: Sequence[Job]) -> list[Job]:
     return [job for job in jobs if job in left or job in gone]
 
 
-def _startable(waiting: list[Job], running: list[Job], workers: int) -> list[Job]:
-    if any(job.alone for job in running):
-        return []
-    not_done = {job.name for job in (*waiting, *running)}
-    ready = [job for job in waiting if not not_done & set(job.needs)]
-    beside = [job for job in ready if not job.alone][: workers - len(running)]
-    if beside or running:
-        return beside
-    return [job for job in ready if job.alone][:1]  # timings come last, one by one
-
-
 def _start(folder: Path, job: Job, workers: int) -> subprocess.Popen:
-    cores = os.cpu_count() or 1
-    threads = cores if job.alone else max(1, cores // workers)
+    threads = max(1, (os.cpu_count() or 1) // workers)
     with open(folder / "logs" / f"{job.name}.txt", "ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "rti", *job.words(folder)],
@@ -105,17 +101,3 @@ def _keep(records: Records, job: Job, seconds: float) -> bool:
         with log.open("a", encoding="utf-8") as file:
             file.write(f"the study cannot keep what this job left: {error}\n")
         return False
-
-
-@contextlib.contextmanager
-def _asked_to_stop() -> Iterator[list[int]]:
-    """Fills with the signals that ask us to end. They raise nothing: a job that is just being started would be lost."""
-    asked: list[int] = []
-    before = {
-        one: signal.signal(one, lambda number, _: asked.append(number)) for one in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -26,6 +26,7 @@ class GroupedReduction(Reduction):
         centred: bool = False,
     ):
         super().__init__(config)
+        self.patches = backbone.patches
         self.read = Read(backbone.hidden_size, backbone.patches, sizes) if learned else MeanRead()
         self.write = Write(backbone.hidden_size) if learned else Broadcast()
         self.grid = backbone.grid if centred else None

@@ -7,21 +7,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from tqdm.auto import tqdm
 
 from rti.errors import InputError
 from rti.files import in_one_line, require_regular, whole_file
 from rti.images import open_image
 from rti.lab.pictures.folder import MANIFEST, PictureFolder
+from rti.lab.pictures.scorers.results import Score
 
 SPLITS, SEED = 10, 2020  # of the Inception Score, as torch-fidelity has them
-ENDINGS = (".npz", ".npy", ".safetensors", ".pt", ".pth")
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+READERS = {  # of features, by the ending of their file; nothing in it is executed
+    **dict.fromkeys((".npz", ".npy"), partial(np.load, allow_pickle=False)),
+    ".safetensors": load_file,
+    **dict.fromkeys((".pt", ".pth"), partial(torch.load, map_location="cpu", weights_only=True)),
+}
 
 
 class Statistics(NamedTuple):
@@ -33,7 +40,6 @@ class Statistics(NamedTuple):
     @classmethod
     def of(cls, features: np.ndarray) -> Statistics:
         """(n, D), n > 1, also with fewer samples than dimensions."""
-        _check_finite(features)
         if len(features) < 2:
             raise InputError(f"a covariance needs at least 2 pictures, got {len(features)}")
         return cls(features.mean(axis=0), np.atleast_2d(np.cov(features, rowvar=False)))
@@ -65,7 +71,6 @@ def _factor(covariance: np.ndarray) -> np.ndarray:
 
 def inception_score(logits: np.ndarray, splits: int = SPLITS, seed: int = SEED) -> tuple[float, float]:
     """exp(mean KL(p(y|x) || p(y))) of each split of the shuffled pictures, mean and deviation: (n, classes)."""
-    _check_finite(logits)
     if not 1 <= splits <= len(logits):
         raise InputError(f"{splits} splits of {len(logits)} pictures; every split needs one at least")
     shuffled = logits[np.random.RandomState(seed).permutation(len(logits))]
@@ -76,11 +81,6 @@ def inception_score(logits: np.ndarray, splits: int = SPLITS, seed: int = SEED) 
         marginal = some.logsumexp(dim=0) - np.log(len(some))  # log p(y)
         scores.append(float((some.exp() * (some - marginal)).sum(dim=1).mean().exp()))
     return float(np.mean(scores)), float(np.std(scores))
-
-
-def _check_finite(values: np.ndarray) -> None:
-    if not np.isfinite(values).all():
-        raise InputError("features hold values that are not finite")
 
 
 def pictures_in(folder: Path) -> list[Path]:
@@ -133,12 +133,6 @@ def read_statistics(path: Path) -> Statistics:
     return Statistics(mean, covariance)
 
 
-def save_features(path: Path, features: np.ndarray) -> None:
-    """As `read_features` reads them."""
-    with whole_file(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, features=features.astype(np.float32))
-
-
 def _features(path: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:
     chosen = arrays.get("features", next(iter(arrays.values())) if len(arrays) == 1 else None)
     if chosen is None or chosen.ndim != 2:
@@ -148,19 +142,50 @@ def _features(path: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file by name, in float64. Nothing in it is executed."""
-    if path.suffix not in ENDINGS:
-        raise InputError(f"{path} is no file of features; allowed endings: {', '.join(ENDINGS)}")
+    """The arrays of a file by name, in float64."""
+    if path.suffix not in READERS:
+        raise InputError(f"{path} is no file of features; allowed endings: {', '.join(READERS)}")
     require_regular(path)
     with in_one_line(f"{path} was refused, only arrays and tensors are read"):
-        if path.suffix in (".npz", ".npy"):
-            content = np.load(path, allow_pickle=False)
-        elif path.suffix == ".safetensors":
-            from safetensors.torch import load_file
+        content = READERS[path.suffix](path)
+        named = {"features": content} if isinstance(content, (np.ndarray, torch.Tensor)) else dict(content)
+        arrays = {name: torch.as_tensor(value).double().numpy() for name, value in named.items()}
+    if not all(np.isfinite(array).all() for array in arrays.values()):
+        raise InputError(f"{path} holds values that are not finite")
+    return arrays
 
-            content = load_file(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        alone = isinstance(content, (np.ndarray, torch.Tensor))
-        named = {"features": content} if alone else dict(content)
-        return {name: torch.as_tensor(value).double().numpy() for name, value in named.items()}
+
+def score_features(
+    metric: str,
+    folder: Path,
+    batch: int,
+    device: str,
+    features: str | None = None,
+    save_features: str | None = None,
+    reference: str = "",
+    splits: int = SPLITS,
+) -> Score:
+    """FID to the reference, or the Inception Score; the features are those of a file, or torch-fidelity's.
+
+    The reference is a folder of real pictures, or a file with their statistics or features.
+    """
+    if save_features is not None and Path(save_features).suffix != ".npz":
+        raise InputError(f"cannot write {save_features}: the ending must be .npz")
+    real, fid = Path(reference).expanduser(), metric == "fid"
+    if fid and real.suffix and not real.is_dir():
+        wanted = read_statistics(real)
+    elif fid:
+        wanted = Statistics.of(extract(pictures_in(real), False, batch, device))
+    files = pictures_in(folder)
+    found = read_features(Path(features)) if features else extract(files, not fid, batch, device)
+    if len(found) != len(files):
+        raise InputError(f"{features} holds features of {len(found)} pictures, but {folder} has {len(files)}")
+    if save_features is not None:
+        with whole_file(Path(save_features)) as temporary, temporary.open("wb") as file:
+            np.savez(file, features=found.astype(np.float32))
+    score = (frechet_distance(Statistics.of(found), wanted),) if fid else inception_score(found, splits)
+    values = dict(zip(("score", "deviation"), score, strict=False)) | {"pictures": len(found)}
+    scorer = {"features": "file" if features else "torch-fidelity", "dimensions": found.shape[1]}
+    scorer |= {"reference": reference} if fid else {"splits": splits}
+    digest = PictureFolder.open(folder).digest if (folder / MANIFEST).is_file() else None
+    return Score(metric, scorer, values, [], digest)

@@ -1,23 +1,32 @@
-"""GenEval: which detections of a picture count, and whether it shows what its prompt asks for.
+"""GenEval: the detector, which detections of a picture count, and whether it shows what its prompt asks for.
 
 The decision rule is that of the scenes world, rti.lab.judge; here are GenEval's classes, thresholds and metadata.
+The detector is Mask2Former from transformers, post-processed as mmdet does it for the original, colours are by CLIP.
+The library's own instance post-processing assumes masks of 384 pixels, makes them binary before resizing them and
+ignores its threshold; so the raw logits are used here. The weights are not mmdet's: scores are comparable within rti.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from PIL import Image
+from torch.nn.functional import interpolate, normalize
 
-from rti.errors import InputError
+from rti.errors import InputError, check_choice, check_whole
+from rti.files import shown
 from rti.images import to_tensor
 from rti.lab import scenes
 from rti.lab.judge import Requirement, judge
-from rti.lab.pictures.folder import Entry
+from rti.lab.pictures.folder import Entry, PictureFolder
+from rti.lab.pictures.scorers.clip import Clip, load_model, normalise
+from rti.lab.pictures.scorers.results import Score, score_folder
 from rti.text.vocabulary import RELATIONS
 
 # COCO's 80 classes in their order; GenEval calls three of them otherwise: mouse, remote and keyboard.
@@ -34,6 +43,13 @@ CLASSES = (
 )
 THRESHOLD, COUNTING_THRESHOLD = 0.3, 0.9  # a detection counts above this
 MOST = 16  # detections of a class that count; they may overlap as they like
+SHORTEST, LONGEST, MULTIPLE = 800, 1333, 32  # pixels of the edges, and what they must be divisible by
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
+TOP = 100  # pairs of query and class that are looked at
+COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")
+TEMPLATES = ("a photo of a {colour} {name}", "a photo of a {colour}-colored {name}", "a photo of a {colour} object")
+BACKGROUND = "#999"
+MASK2FORMER = "facebook/mask2former-swin-small-coco-instance"
 
 
 class Wanted(NamedTuple):
@@ -60,14 +76,13 @@ class Wanted(NamedTuple):
 def _requirement(entry: dict[str, Any], index: int) -> Requirement:
     """An entry of `include` or `exclude`; a position relates to a group before its own."""
     name, count, position = entry["class"], entry["count"], entry.get("position")
-    if not isinstance(name, str) or isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"{name!r} x {count!r} is not a class and a count of at least 1")
+    check_whole(f"the count of {name!r}", count)
     if position is not None:
         relation, target = position
-        if relation not in RELATIONS or not isinstance(target, int) or not 0 <= target < index:
-            raise ValueError(f"position {position!r} is not a relation to a group before")
+        check_choice("position", relation, RELATIONS)
+        check_whole(f"the group {relation} which it is", target, most=index - 1, least=0)
         position = (relation, target)
-    return Requirement(name, count, entry.get("color"), position)
+    return Requirement(str(name), count, entry.get("color"), position)
 
 
 @dataclass(eq=False)
@@ -112,30 +127,25 @@ class GenEvalScorer:
     def __init__(self, detector: Any):
         self.detector = detector
 
-    def check(self, entries: Sequence[Entry]) -> None:
-        """Refuse prompts the detector cannot judge, before the first picture."""
-        for entry in entries:
-            wanted = _wanted(entry)
-            for one in (*wanted.include, *wanted.exclude):
-                if one.shape not in self.detector.classes:
-                    raise InputError(f"prompt {entry.index} asks for a {one.shape}, which this detector does not know")
-                if one.colour is not None and one.colour not in self.detector.colours:
-                    known = ", ".join(self.detector.colours)
-                    raise InputError(f"prompt {entry.index} asks for {one.colour}; this detector tells {known}")
-
     def __call__(self, pictures: Sequence[Image.Image], entries: Sequence[Entry]) -> list[dict[str, Any]]:
         rows = []
-        for picture, wanted in zip(pictures, map(_wanted, entries), strict=True):
+        for picture, wanted in zip(pictures, map(self.wanted, entries), strict=True):
             verdict = judge(wanted, self.detector(picture, wanted.tag))
             rows.append({"score": float(verdict.correct), "reason": verdict.reason})
         return rows
 
-
-def _wanted(entry: Entry) -> Wanted:
-    if entry.metadata is None:
-        allowed = "pictures of rti generate --prompts geneval or scenes"
-        raise InputError(f"prompt {entry.index} has no GenEval metadata; allowed: {allowed}")
-    return Wanted.from_metadata(entry.metadata, f"the metadata of prompt {entry.index}")
+    def wanted(self, entry: Entry) -> Wanted:
+        """What a prompt asks for; refused where the detector cannot judge it."""
+        if entry.metadata is None:
+            allowed = "pictures of rti generate --prompts geneval or scenes"
+            raise InputError(f"prompt {entry.index} has no GenEval metadata; allowed: {allowed}")
+        wanted = Wanted.from_metadata(entry.metadata, f"the metadata of prompt {entry.index}")
+        for one in (*wanted.include, *wanted.exclude):
+            for what, known in ((one.shape, self.detector.classes), (one.colour, self.detector.colours)):
+                if what is not None and what not in known:
+                    told = f"this detector tells {shown(', '.join(known))}"
+                    raise InputError(f"prompt {entry.index} asks for {what!r}; {told}")
+        return wanted
 
 
 class SceneDetector:
@@ -147,3 +157,102 @@ class SceneDetector:
         if picture.width != picture.height:
             raise InputError(f"a picture of {picture.width} x {picture.height} is none of the scenes world's")
         return scenes.detect(to_tensor(picture).numpy())[0]
+
+
+class GenEvalDetector:
+    """Mask2Former for the objects; CLIP, zero-shot, for the colours of those whose colour is asked for."""
+
+    classes, colours = CLASSES, COLOURS
+
+    def __init__(self, model: Any, clip: Clip | None, shortest: int = SHORTEST):
+        if model.config.num_labels != len(CLASSES):
+            labels = model.config.num_labels
+            raise InputError(f"a detector of {labels} classes; GenEval needs the {len(CLASSES)} of COCO")
+        self.model, self.clip, self.shortest = model, clip, shortest
+        self.colour_vectors = cache(self._colour_vectors)
+
+    @classmethod
+    def load(cls, detector: str, clip: str, device: str = "cpu") -> GenEvalDetector:
+        model = load_model("Mask2FormerForUniversalSegmentation", detector, device)
+        return cls(model, Clip.load(clip, device=device))
+
+    def __call__(self, picture: Image.Image, tag: str) -> list[Found]:
+        """The objects that count for a task."""
+        found = select(self.objects(picture), tag)
+        for one in found:
+            one.look = lambda one: self.colour(picture, one)
+        return found
+
+    @torch.no_grad()
+    def objects(self, picture: Image.Image, threshold: float = THRESHOLD) -> list[Found]:
+        """What scores above the threshold, of all classes, best first."""
+        picture = picture.convert("RGB")
+        resized = picture.resize(self.size(*picture.size), Image.Resampling.BILINEAR)
+        result = self.model(pixel_values=normalise(resized, MEAN, STD)[None].to(self.model.device))
+        classes, masks = result.class_queries_logits[0].float(), result.masks_queries_logits[0].float()
+        return detections(classes, masks, (picture.height, picture.width), threshold)
+
+    def size(self, width: int, height: int) -> tuple[int, int]:
+        """The shortest edge 800, but no edge above 1333, each rounded up to what the network divides."""
+        scale = min(self.shortest / min(width, height), LONGEST / max(width, height))
+        wide, high = (-(-round(side * scale) // MULTIPLE) * MULTIPLE for side in (width, height))
+        return wide, high
+
+    def colour(self, picture: Image.Image, found: Found) -> str:
+        agreement = self.clip.pictures([cut_out(picture, found)]) @ self.colour_vectors(found.shape).T
+        return COLOURS[int(agreement.argmax())]
+
+    def _colour_vectors(self, name: str) -> torch.Tensor:
+        """(10, D) for a class: of each colour the mean over the templates, again of length one."""
+        texts = [[template.format(colour=colour, name=name) for template in TEMPLATES] for colour in COLOURS]
+        return torch.stack([normalize(self.clip.texts(some).mean(dim=0), dim=0) for some in texts])
+
+
+def detections(
+    class_logits: torch.Tensor, mask_logits: torch.Tensor, size: tuple[int, int], threshold: float = THRESHOLD
+) -> list[Found]:
+    """Raw logits to objects: (Q, classes + 1) and (Q, h, w) -> those above the threshold, best first.
+
+    Score = probability of the class x mean probability inside the mask; the mask is where its logit, brought to the
+    size of the picture, is positive; the box is the mask's.
+    """
+    probabilities = class_logits.softmax(dim=-1)[:, :-1]
+    best = probabilities.flatten().topk(min(TOP, probabilities.numel()))
+    found = []
+    for probability, pair in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+        query, name = divmod(pair, probabilities.shape[1])
+        if probability <= threshold:  # the mask can only lower it
+            break
+        logits = interpolate(mask_logits[query][None, None], size=size, mode="bilinear", align_corners=False)[0, 0]
+        mask = logits > 0
+        if not mask.any():
+            continue
+        score = probability * float(logits.sigmoid()[mask].mean())
+        if score > threshold:
+            rows, columns = mask.any(dim=1).nonzero().flatten(), mask.any(dim=0).nonzero().flatten()
+            box = (float(columns[0]), float(rows[0]), float(columns[-1]) + 1, float(rows[-1]) + 1)
+            found.append(Found(CLASSES[name], score, box, mask.cpu().numpy()))
+    return sorted(found, key=lambda one: -one.score)
+
+
+def cut_out(picture: Image.Image, found: Found) -> Image.Image:
+    """The object on grey, cropped to its box."""
+    picture = picture.convert("RGB")
+    if found.mask is not None:
+        grey = Image.new("RGB", picture.size, BACKGROUND)
+        picture = Image.composite(picture, grey, Image.fromarray(found.mask.astype("uint8") * 255))
+    return picture.crop(tuple(round(side) for side in found.box))
+
+
+def score_geneval(folder: Path, batch: int, device: str, detector: str | None, clip: str) -> Score:
+    """By a detector and a CLIP, by hub name or folder; or by the exact one, "scenes", of pictures of its prompts."""
+    pictures = PictureFolder.open(folder)
+    source = ((pictures.manifest or {}).get("prompts") or {}).get("source")
+    exact = detector == "scenes" or (detector is None and source == "scenes")
+    scorer = GenEvalScorer(SceneDetector() if exact else GenEvalDetector)
+    for entry in pictures.entries:  # before a model is loaded
+        scorer.wanted(entry)
+    models = {"detector": "scenes"} if exact else {"detector": detector or MASK2FORMER, "clip": clip}
+    if not exact:
+        scorer.detector = GenEvalDetector.load(**models, device=device)
+    return score_folder(pictures, "geneval", scorer, models, batch, by_group=True)

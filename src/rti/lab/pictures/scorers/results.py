@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from rti.errors import InputError, check_whole, is_finite
 from rti.files import read_json, write_whole
 from rti.images import open_image
-from rti.lab.intervals import as_list, stratified_summary
+from rti.lab.intervals import Summary, as_list, stratified_summary
 from rti.lab.pictures.folder import SCORES, Entry, PictureFolder
 
 Scorer = Callable[[Sequence[Image.Image], Sequence[Entry]], Sequence[dict[str, Any]]]  # rows with at least a "score"
@@ -98,12 +98,20 @@ def score_folder(
     with tqdm(total=len(pictures), desc=metric, unit="picture", disable=not progress) as bar:
         for first in range(0, len(pictures), batch):
             some = pictures[first : first + batch]
-            images = [open_image(folder.file(entry, number)) for entry, number in some]
-            found = scorer(images, [entry for entry, _ in some])
+            found = scorer([open_image(folder.file(*picture)) for picture in some], [entry for entry, _ in some])
             for (entry, number), row in zip(some, found, strict=True):
                 rows.append({"file": entry.files[number], "prompt": entry.index, "number": number} | row)
             bar.update(len(some))
     return Score(metric, description, summary(folder.entries, rows, by_group), rows, folder.digest)
+
+
+def score_texts(
+    metric: str, load: Callable[..., Scorer], folder: Path, batch: int, device: str, **models: str
+) -> Score:
+    """A measure of each picture beside its prompt; the scorer is loaded when the prompts are known to be texts."""
+    pictures = PictureFolder.open(folder)
+    prompts_of(pictures.entries)
+    return score_folder(pictures, metric, load(*models.values(), device=device), models, batch)
 
 
 def prompts_of(entries: Sequence[Entry]) -> list[str]:
@@ -131,18 +139,16 @@ def strata(entries: Sequence[Entry], by_group: bool) -> list[str]:
 
 def summary(entries: Sequence[Entry], rows: Sequence[dict[str, Any]], by_group: bool) -> dict[str, Any]:
     """The score with its 95 % interval, bootstrapped over prompts, and the mean of each group."""
-    values = prompt_means(entries, rows)
-    shares = by_group and bool(((values >= 0) & (values <= 1)).all())  # GenEval's are, of right pictures
-    found = stratified_summary(values, strata(entries, by_group), shares=shares)
-    result = {
-        "score": found.overall,
-        "interval": as_list(found.interval),
-        "pictures": len(rows),
-        "prompts": len(values),
-    }
-    groups = strata(entries, by_group=True)
+    values, groups = prompt_means(entries, rows), strata(entries, by_group=True)
+    found = stratified_summary(values, strata(entries, by_group), shares=by_group)  # GenEval's, of right pictures
+    counts = {"pictures": len(rows), "prompts": len(values)}
+    result = {"score": found.overall, "interval": as_list(found.interval)} | counts
     if len(set(groups)) > 1 or by_group:
-        per_group = stratified_summary(values, groups, shares=shares)
-        result["groups"] = per_group.means
-        result["group_intervals"] = {name: as_list(interval) for name, interval in per_group.intervals.items()}
+        result |= means_of_groups(stratified_summary(values, groups, shares=by_group))
     return result
+
+
+def means_of_groups(found: Summary) -> dict[str, Any]:
+    """Ready for JSON."""
+    intervals = {name: as_list(interval) for name, interval in found.intervals.items()}
+    return {"groups": found.means, "group_intervals": intervals}
