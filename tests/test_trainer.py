@@ -64,7 +64,7 @@ def letters(captions: list[str], length: int) -> tuple[torch.Tensor, torch.Tenso
     return states, mask
 
 
-def make_trainer(folder, family="jit", backbone=None, cuts_from="estimate", **changes) -> Trainer:
+def make_trainer(folder, family="jit", backbone=None, cuts_from="estimate", kind=Adaptation, **changes) -> Trainer:
     """A small model and four pictures that come round and round."""
     backbone = backbone or make_backbone(family)
     torch.manual_seed(0)  # LoRA's A starts at random
@@ -75,7 +75,7 @@ def make_trainer(folder, family="jit", backbone=None, cuts_from="estimate", **ch
     settings |= dict(sample_every=0, log_with="none")
     config = TrainConfig(model="tiny", output=str(folder), data="made up", **settings | changes)
     stream = Stream(FourPictures(backbone.image_size), config.seed)
-    return Trainer(config, Adaptation(config, model, stream, letters if family == "minit2i" else None))
+    return Trainer(config, kind(config, model, stream, letters if family == "minit2i" else None))
 
 
 def trained_values(trainer: Trainer) -> dict[str, torch.Tensor]:
@@ -98,6 +98,34 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, family, cuts_from):
     assert parts.step == 3
     parts.run()
     assert_equal(trained_values(parts), trained_values(whole))
+
+
+class FromItsOwnStates(Adaptation):
+    """A task whose micro-batches are states of its own: what it was given last, a little changed."""
+
+    memory = torch.zeros(8, 3, 32, 32)
+
+    def batch(self, step: int, numbers: range, once: Dial) -> tuple:
+        images, *others = super().batch(step, numbers, once)
+        self.memory = self.memory.clone()
+        self.memory[numbers] = 0.5 * self.memory[numbers] + 0.5 * images
+        return self.memory[numbers].clone(), *others
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {"memory": self.memory}
+
+    def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.memory = tensors["memory"]
+
+
+def test_a_task_says_where_its_micro_batches_come_from_and_keeps_a_state_of_its_own(tmp_path):
+    trainers = [make_trainer(tmp_path / "whole", kind=FromItsOwnStates)]
+    trainers[0].run()
+    for steps in (3, 6):
+        trainers.append(make_trainer(tmp_path / "parts", kind=FromItsOwnStates, steps=steps))
+        trainers[-1].run()
+    assert_equal(trained_values(trainers[2]), trained_values(trainers[0]))
+    assert torch.equal(trainers[2].task.memory, trainers[0].task.memory)
 
 
 def adapter_of(run: Path) -> dict[str, bytes]:

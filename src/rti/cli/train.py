@@ -88,7 +88,8 @@ def train(
     """
     from rti.training.assemble import describe, make_trainer, resolve
 
-    config, reduced = resolve(_given(settings, model=model, output=output, data=data), reduction, dry_run)
+    given = {"model": model, "output": output, "data": data} | settings
+    config, reduced = resolve(given, reduction, dry_run)
     if dry_run:
         return show(f"rti train {model}", describe(config, reduced))
     return run_and_show(make_trainer(config, reduced), f"rti train {model}", "adapter")
@@ -112,12 +113,10 @@ def pretrain(
     from rti.training.assemble import make_trainer
     from rti.training.config import PretrainConfig
 
-    config = PretrainConfig(**convert_stored(_given(settings, model=model, output=output, data=data), PretrainConfig))
+    given = {"model": model, "output": output, "data": data} | settings
+    given = {name: value for name, value in given.items() if value is not None}
+    config = PretrainConfig(**convert_stored(given, PretrainConfig))
     return run_and_show(make_trainer(config), f"rti pretrain {model}", "model")
-
-
-def _given(settings: dict[str, Any], **more: str | None) -> dict[str, Any]:
-    return {name: value for name, value in (more | settings).items() if value is not None}
 
 
 def run_and_show(trainer: Trainer, title: str, made: str) -> dict[str, Any]:

@@ -43,19 +43,19 @@ def resolve(
 ) -> tuple[TrainConfig, ReductionConfig]:
     """The settings of a run of `rti train`: the preset's, or those of a config file, overridden by what is typed.
 
-    `given` are settings of the run and of its reduction, as text or as values; a dry run needs but the model. A model
-    that is a .json file is the config of another run.
+    `given` are settings of the run and of its reduction, as text or as values, None where not; a dry run needs but the
+    model. A model that is a .json file is the config of another run.
     """
     stored, name = {}, reduction or "region"
+    given = {key: value for key, value in given.items() if value is not None}
     if Path(str(given.get("model"))).suffix == ".json":
-        stored = read_json(Path(given["model"]))
+        stored = read_json(Path(given.pop("model")))
         of_reduction = stored.pop("reduction", {})
         if not isinstance(of_reduction, dict):
             raise InputError(f"reduction {of_reduction!r} is not usable; expected an object with its settings")
         kept = of_reduction.pop("reduction", "region")
         name = reduction or kept
         stored |= of_reduction if name == kept else {"core": of_reduction.get("core")}
-        given = {key: value for key, value in given.items() if key != "model"}
     check_choice("reduction", name, REDUCTIONS)
     kind = REDUCTIONS[name][0]
     values = convert_stored(stored | given, kind, TrainConfig)

@@ -48,10 +48,7 @@ class Journal:
             missing = f"{config.log_with} is not installed (pip install {config.log_with})"
             print(f"rti: warning: {missing}; the log is in {config.output}/log.jsonl", file=sys.stderr)
 
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
         self.bar.close()
         for tracker in self.trackers:
             tracker.finish()

@@ -12,7 +12,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -151,7 +151,7 @@ class Trainer:
         """Train to the last step, saving on the way; SIGTERM and Ctrl-C save and stop."""
         steps, every = self.config.steps, self.config.sample_every
         try:
-            with Journal(self) as journal, on_stop_signal(self._stop):
+            with closing(Journal(self)) as journal, on_stop_signal(self._stop):
                 if self.step:  # killed after a checkpoint, it may not have written what belongs to that step
                     self._save_or_go_on(self.step >= steps, self._save_for_use)
                 while self.step < steps and not self.stopping:
