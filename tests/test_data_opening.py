@@ -86,7 +86,7 @@ def test_a_broken_connection_is_tried_again(server, cache):
 
 def test_a_failed_download_leaves_nothing(server, cache):
     server.cut["shard.tar"] = 99
-    with pytest.raises(InputError, match=r"cannot download http.*shard\.tar: the connection broke after \d+ of \d+"):
+    with pytest.raises(InputError, match=r"cannot download http.*shard\.tar: .*payload is not completed"):
         open_data(f"{server.url}/shard.tar", 8)
     assert len(server.requests) == 3
     assert [path for path in cache.iterdir() if path.suffix != ".lock"] == []
@@ -95,19 +95,23 @@ def test_a_failed_download_leaves_nothing(server, cache):
 
 
 def test_what_is_not_there_is_not_asked_for_again(server, cache):
-    with pytest.raises(InputError, match=r"cannot download .*gone\.tar: HTTP Error 404: Not Found"):
+    with pytest.raises(InputError, match=r"cannot download .*gone\.tar: it was not found"):
         open_data(f"{server.url}/gone.tar", 8)
     assert len(server.requests) == 1
 
 
-def test_processes_that_start_together_load_once(server, cache):
+def test_processes_that_start_together_load_once(server, cache, shard):
+    """Forked from one that has loaded something itself, as the workers of a run are."""
+    write_tar(shard.parent / "before.tar", [])
+    fetch(f"{server.url}/before.tar")
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=fetch, args=(f"{server.url}/shard.tar",)) for _ in range(4)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
-    assert [process.exitcode for process in processes] == [0] * 4 and len(server.requests) == 1
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert server.requests == ["/before.tar", "/shard.tar"]
 
 
 def test_shards_of_any_store_that_fsspec_knows(shard, cache):
@@ -179,7 +183,7 @@ def test_many_remote_shards_that_are_wrong(server, many, cache, shard):
         write_tar(shard.parent / f"many{number}.tar", [])
     with pytest.raises(InputError, match="is empty: none of its 10 shards holds a picture"):
         open_data(many, 8)
-    with pytest.raises(InputError, match=r"cannot download .*Not Found"):
+    with pytest.raises(InputError, match=r"cannot download .*not found"):
         open_data(server.url + "/gone{0..9}.tar", 8)
 
 
@@ -253,13 +257,13 @@ def test_mixed_kinds(shard, tmp_path):
 
 WRONG = {
     "": "allowed are scenes",
-    "scenes@1,": "needs a weight",
+    "scenes@1,": "no data in",
     "@1,scenes@1": "no data in",
     "nowhere": "nowhere does not exist; allowed are scenes",
     "nowhere.tar": r"nowhere\.tar does not exist",
-    "scenes,scenes": "needs a weight, as A@0.5,B@2; 'scenes'",
-    "scenes@0,scenes@1": "weights must be positive numbers, got 0",
-    "scenes@nan,scenes@1": "weights must be positive numbers, got nan",
+    "scenes,scenes": "needs a weight, as A@0.5,B@2; not all of 'scenes,scenes'",
+    "scenes@0,scenes@1": "weight of data must be a finite number, above 0, got 0",
+    "scenes@nan,scenes@1": "weight of data must be a finite number, above 0, got nan",
     "nowhere://host/x.tar": "cannot download nowhere://host/x.tar: Protocol not known",
     "hf:": "the form is hf:NAME",
     "hf:/no/such/folder": "cannot load hf:/no/such/folder",
@@ -278,7 +282,7 @@ def test_wrong_specs_are_told_in_one_line(spec, cache, monkeypatch):
 
 
 def test_wrong_kinds_and_files(tmp_path):
-    with pytest.raises(InputError, match="kind must be one of text, labels, got 'words'"):
+    with pytest.raises(InputError, match="kind 'words' is unknown; allowed: text, labels"):
         open_data("scenes", 64, kind="words")
     (tmp_path / "x.zip").write_bytes(b"")
     with pytest.raises(InputError, match=r"x\.zip is not a \.tar file; allowed are"):

@@ -8,6 +8,7 @@ from PIL import Image
 
 import rti
 from rti import shipped
+from rti.images import contact_sheet
 from rti.lab.demo import PROMPTS, demo_sheet, measured_accuracies, run_demo
 from rti.lab.scenes import encode
 from test_cli import run, run_json
@@ -20,21 +21,25 @@ def test_the_prompts_are_in_the_vocabulary():
         encode(prompt, 64)
 
 
-def test_every_row_has_the_same_prompts_and_noise_and_its_own_regions(models):
+def test_every_row_has_the_same_prompts_and_noise_and_its_own_regions(models, monkeypatch):
     pipe = rti.Pipeline.from_pretrained("scenes", fuse=False)
-    rows = run_demo(pipe, (16, 4), PROMPTS[:2], steps=2, seed=3, passes=1, accuracies={None: 0.5, 4: 0.25})
+    rows = run_demo(pipe, (16, 4), PROMPTS[:2], steps=2, seed=3, passes=1)
     assert [row.budget for row in rows] == [None, 16, 4]
-    assert [row.title.split("\n")[0] for row in rows] == ["dense", "R = 16", "R = 4"]
     assert rows[0].speedup == 1.0
     assert rows[1].speedup == pytest.approx(rows[0].seconds / rows[1].seconds)
-    assert ["right" in row.title for row in rows] == [True, False, True]
-    assert [None if row.regions is None else row.regions.unique().numel() for row in rows] == [None, 16, 4]
+    regions = [row.drawn.regions for row in rows]
+    assert [None if ids is None else ids.unique().numel() for ids in regions] == [None, 16, 4]
     generators = [torch.Generator().manual_seed(seed) for seed in (3, 4)]
     settings = dict(num_inference_steps=2, generator=generators, progress=False)
     expected = pipe(list(PROMPTS[:2]), dense=True, **settings).images
-    assert [list(one.getdata()) for one in rows[0].pictures] == [list(one.getdata()) for one in expected]
-    sheet = demo_sheet(rows, PROMPTS[:2], pipe.backbone.grid)
+    assert [list(one.getdata()) for one in rows[0].drawn.images] == [list(one.getdata()) for one in expected]
+    sheets = []
+    monkeypatch.setattr("rti.lab.demo.contact_sheet", lambda *given: sheets.append(given) or contact_sheet(*given))
+    sheet = demo_sheet(rows, PROMPTS[:2], pipe.backbone.grid, {None: 0.5, 4: 0.25})
     assert sheet.size[1] > 4 * 160  # three rows, and one with regions
+    lines = [label.split("\n") for label in sheets[0][1]]
+    assert [one[0] for one in lines] == ["dense", "R = 16", "its 16", "R = 4"]
+    assert [one[-1] for one in lines if "right" in one[-1]] == ["50 % right", "25 % right"]
 
 
 def test_the_command_writes_the_picture_and_says_what_was_measured(capsys, models, tmp_path):

@@ -343,11 +343,11 @@ def test_a_picture_that_is_no_multiple_of_the_grid_is_drawn_on():
 
 def test_a_sheet_holds_its_pictures_in_rows_with_gaps():
     pictures = [[Image.new("RGB", (20, 10), (row, column, 50)) for column in range(3)] for row in range(2)]
-    sheet = contact_sheet(pictures, gap=4)
-    assert sheet.size == (3 * 24 + 4, 2 * 14 + 4)
+    sheet = contact_sheet(pictures)
+    assert sheet.size == (3 * 26 + 6, 2 * 16 + 6)
     for row in range(2):
         for column in range(3):
-            assert sheet.getpixel((4 + column * 24 + 10, 4 + row * 14 + 5)) == (row, column, 50)
+            assert sheet.getpixel((6 + column * 26 + 10, 6 + row * 16 + 5)) == (row, column, 50)
     assert sheet.getpixel((2, 2)) == (255, 255, 255)
 
 
@@ -370,7 +370,7 @@ def test_labels_widen_the_margins_and_are_written_there():
 
 def test_rows_may_have_different_lengths():
     picture = Image.new("RGB", (10, 10))
-    assert contact_sheet([[picture], [picture] * 3], gap=2).size == (3 * 12 + 2, 2 * 12 + 2)
+    assert contact_sheet([[picture], [picture] * 3]).size == (3 * 16 + 6, 2 * 16 + 6)
 
 
 # Writing.

@@ -195,7 +195,6 @@ def served(tmp_path, monkeypatch):
     monkeypatch.setenv("RTI_CACHE", str(tmp_path / "cache"))
     source = write_lines(tmp_path / "evaluation_metadata.jsonl")
     address = source.as_uri()
-    monkeypatch.setattr("rti.data.fetch.WEB", ("file://",))
 
     def expect(sha256):
         wanted = BENCHMARKS["geneval"]._replace(address=address, sha256=sha256)

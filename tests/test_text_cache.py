@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 
 import rti
 from rti.data import open_data
-from rti.data.folder import ClassFolder
 from rti.data.source import PictureSource
 from rti.text import cache as text_cache
 from rti.text.cache import CacheWriter, TextCache, caption_key, fingerprint
@@ -179,17 +178,19 @@ def test_a_run_that_is_stopped_or_fails_goes_on_where_it_was(tmp_path, t5):
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-7], lambda data: data[:40], lambda data: b"", bytes.swapcase])
-def test_a_broken_shard_is_encoded_again_and_replaced(tmp_path, t5, monkeypatch, damage):
+def test_a_broken_shard_is_named_and_encoded_again_once_it_is_gone(tmp_path, t5, monkeypatch, damage):
     monkeypatch.setattr(text_cache, "SHARD_CAPTIONS", 2)
     fill(tmp_path, t5)
     expected = TextCache(tmp_path)(CAPTIONS, LENGTH)[0].clone()
     shard = tmp_path / "states-00001.safetensors"
     before = names(tmp_path)
     shard.write_bytes(damage(shard.read_bytes()))
-    cache = TextCache(tmp_path)
-    assert (cache.broken, len(cache)) == ([shard], 4)
+    for use in (TextCache, lambda folder: fill(folder, t5)):
+        with refused(shard, "delete it", "rti encode"):
+            use(tmp_path)
+    shard.unlink()
     with refused("is not in", "rti encode"):
-        cache(CAPTIONS[2:3], LENGTH)
+        TextCache(tmp_path)(CAPTIONS[2:3], LENGTH)
     assert fill(tmp_path, t5) == CAPTIONS[2:4]
     assert names(tmp_path) == before
     assert torch.equal(TextCache(tmp_path)(CAPTIONS, LENGTH)[0], expected)
@@ -200,8 +201,8 @@ def test_a_shard_of_another_cache_is_not_taken_for_one_of_this(tmp_path):
     fill(tmp_path / "two", words(1), SCENES[:1], length=9)
     shard = tmp_path / "two" / "states-00007.safetensors"
     shard.write_bytes((tmp_path / "one" / "states-00000.safetensors").read_bytes())
-    cache = TextCache(tmp_path / "two")
-    assert (len(cache), cache.broken) == (1, [shard])
+    with refused(shard, "not of this cache"):
+        TextCache(tmp_path / "two")
 
 
 def fill_until_killed(folder: Path, captions: list[str], sync: int) -> None:
@@ -231,7 +232,7 @@ def test_a_process_that_is_killed_leaves_a_readable_cache(tmp_path, sync, kept):
     assert any(name.endswith(".part") for name in names(tmp_path)) == (sync != 4)
     if kept is not None:
         cache = TextCache(tmp_path)
-        assert (len(cache), cache.broken) == (kept, [])
+        assert len(cache) == kept
         assert torch.equal(cache(captions[:kept], 9)[0], padded_with_zeros(words(), captions, 9)[0][:kept])
     assert fill(tmp_path, words(), captions, length=9) == captions[kept or 0 :]
     assert not any(name.endswith(".part") for name in names(tmp_path))
@@ -296,7 +297,7 @@ def test_reading_refuses_what_is_not_there(tmp_path, t5):
     cache = TextCache(tmp_path / "cache")
     with refused("'a blue cube'", "rti encode", tmp_path):
         cache(["ball", "a blue cube"], LENGTH)
-    with refused("aaaa...'"):
+    with refused("aaaa… (5002 characters)"):
         cache(["a" * 5000], LENGTH)
     for length in (LENGTH - 1, LENGTH + 1):
         with refused(f"length {LENGTH}", f"length {length}"):
@@ -363,7 +364,7 @@ def test_captions_of_a_hub_data_set(monkeypatch):
     features = datasets.Features({"image": datasets.Image(), "text": datasets.Value("string")})
     rows = {"image": [{"bytes": plain(), "path": None}] * 3, "text": [" a", None, "b"]}
     source = HubSource(datasets.Dataset.from_dict(rows, features=features), "hf:x", 8)
-    monkeypatch.setattr(HubSource, "read", lambda *_: pytest.fail("read a picture"))
+    monkeypatch.setattr(HubSource, "picture", lambda *_: pytest.fail("read a picture"))
     assert list(source.captions()) == ["a", "b"]
 
 
@@ -373,8 +374,7 @@ def test_captions_that_cannot_be_read_ahead(tmp_path, photos):
     with refused("scenes are endless"):
         open_data(f"scenes@1,{photos}@1", 64).captions()
     put(tmp_path / "classes", {"cat/0.png": plain(), "dog/0.png": plain()})
-    with refused("classes", "no captions"):
-        ClassFolder(tmp_path / "classes", 8).captions()
+    assert list(open_data(str(tmp_path / "classes"), 8).captions()) == []
 
 
 # The command.
@@ -497,8 +497,8 @@ def test_another_encoder_is_refused_by_the_command(capsys, tmp_path, release, ph
     assert message.startswith("rti: error: ") and str(release) in message and str(tmp_path / "other") in message
 
 
-def test_a_shard_that_is_a_pipe_is_passed_over(tmp_path, t5):
+def test_a_shard_that_is_a_pipe_is_refused(tmp_path, t5):
     fill(tmp_path / "cache", t5, ["ball"])
     os.mkfifo(tmp_path / "cache" / "states-00001.safetensors")
-    cache = TextCache(tmp_path / "cache")
-    assert (len(cache), [path.name for path in cache.broken]) == (1, ["states-00001.safetensors"])
+    with refused("states-00001.safetensors", "no regular file"):
+        TextCache(tmp_path / "cache")

@@ -25,11 +25,12 @@ from test_cli import DATA, run
 from test_shipped import made as made  # the fixture
 from test_web_studio import PROMPT
 from test_web_studio import studio as studio  # the fixture
-from tiny import CORE, randomise_trainable, refused, study_values
+from tiny import CORE, randomise_trainable, refused
 
 pytest.importorskip("gradio")
 
 ROOT = Path(__file__).parent.parent
+SUBJECT = "#subject input, #subject textarea"
 SECONDS = 120_000  # milliseconds, for a busy machine; each wait ends as soon as what it waits for is there
 
 
@@ -55,7 +56,7 @@ def address(studio, outside):
     from rti.web.page import build_page, launch
 
     page = build_page(studio)
-    yield launch(page, wait=False)
+    yield launch(page)
     page.close()
     assert outside == []
 
@@ -81,19 +82,12 @@ def test_ten_visitors_at_once_all_get_a_picture(address):
     import httpx
 
     with httpx.Client(base_url=address, timeout=120) as client, ThreadPoolExecutor(10) as pool:
-        texts = list(pool.map(lambda n: call(client, "generate", PROMPT, n, 2, 1.0, 8 + n, 1, False), range(10)))
+        texts = list(pool.map(lambda n: call(client, "generate", PROMPT, 8 + n, n, 1.0, 2), range(10)))
     results = [json.loads(text.rstrip().splitlines()[-1].removeprefix("data: ")) for text in texts]
-    for number, (dense, region, message, *_) in enumerate(results):
+    for number, (dense, region, _, message) in enumerate(results):
         assert message.startswith(f"Done, with {8 + number} regions")
         assert Image.open(region["path"]).size == Image.open(dense["path"]).size == (512, 512)
     assert len({Path(result[1]["path"]).read_bytes() for result in results}) == 10  # ten seeds, ten pictures
-
-
-def test_without_a_study_there_is_no_tab_for_it(address):
-    import httpx
-
-    assert '"Your photograph"' in (config := httpx.get(f"{address}config", timeout=120).text)
-    assert '"Study"' not in config
 
 
 def browser_path() -> str | None:
@@ -158,22 +152,16 @@ def picture(page, where: str) -> np.ndarray:
 
 
 def test_a_visitor_types_a_prompt_moves_the_dial_and_sees_both_pictures_and_the_regions(visit, tmp_path):
-    visit.fill("#subject textarea", "two green triangles")
+    visit.fill(SUBJECT, "two green triangles")
     visit.fill("#budget input[type=range]", "12")
     visit.fill("#steps input[type=range]", "3")
     visit.click("#generate")
     assert "64, and 12 in the core, blocks {} to {} of 4".format(*CORE) in status(visit, "times as fast")
-    dense, region = picture(visit, "#dense"), picture(visit, "#region")
-    assert dense.shape == region.shape == (512, 512, 3)
+    dense, region, overlay = (picture(visit, where) for where in ("#dense", "#region", "#overlay"))
+    assert dense.shape == region.shape == overlay.shape == (512, 512, 3)
     assert not np.array_equal(dense, region)
-    plain = visit.get_attribute("#region img", "src")
-    visit.check("#overlay input")
-    visit.wait_for_function("old => document.querySelector('#region img').src != old", arg=plain)
-    overlay = picture(visit, "#region")
     changed = (overlay != region).any(axis=-1).mean()
     assert 0.01 < changed < 0.5  # lines on the same picture
-    visit.uncheck("#overlay input")
-    visit.wait_for_function("old => document.querySelector('#region img').src == old", arg=plain)
     visit.screenshot(path=tmp_path / "draw.png")
     assert Image.open(tmp_path / "draw.png").width == 1200
 
@@ -184,25 +172,29 @@ def test_a_dial_that_was_moved_does_not_change_what_is_said_of_the_pictures(visi
     visit.click("#generate")
     status(visit, "Done, with 12 regions")
     visit.fill("#budget input[type=range]", "20")
-    visit.check("#overlay input")
     assert "with 12 regions" in visit.inner_text("#status")
-    visit.click("#generate")
+    visit.press(SUBJECT, "Enter")
     status(visit, "Done, with 20 regions")
+
+
+def test_an_example_is_a_click_away_and_the_page_fits_a_phone(visit):
+    visit.get_by_text("two green triangles").click()
+    visit.wait_for_function("where => document.querySelector(where).value == 'two green triangles'", arg=SUBJECT)
+    visit.set_viewport_size({"width": 390, "height": 844})
+    visit.wait_for_function("document.documentElement.scrollWidth == 390")
 
 
 def test_a_visitor_who_asks_for_too_much_gets_a_sentence_and_keeps_the_pictures(visit):
     visit.fill("#steps input[type=range]", "1")
     visit.click("#generate")
     status(visit, "Done")
-    drawn = [visit.get_attribute(f"{where} img", "src") for where in ("#dense", "#region")]
-    visit.fill("#subject textarea", "a " * 600)
-    assert len(visit.input_value("#subject textarea")) == LONGEST_PROMPT
-    visit.fill("#subject textarea", "a purple zebra")
+    drawn = [visit.get_attribute(f"{where} img", "src") for where in ("#dense", "#region", "#overlay")]
+    visit.fill(SUBJECT, "a " * 600)
+    assert len(visit.input_value(SUBJECT)) == LONGEST_PROMPT
+    visit.fill(SUBJECT, "a purple zebra")
     visit.click("#generate")
     assert status(visit, "zebra").startswith("Unknown words")
-    assert [visit.get_attribute(f"{where} img", "src") for where in ("#dense", "#region")] == drawn
-    visit.check("#overlay input")  # also what is behind the dial
-    visit.wait_for_function("old => document.querySelector('#region img').src != old", arg=drawn[1])
+    assert [visit.get_attribute(f"{where} img", "src") for where in ("#dense", "#region", "#overlay")] == drawn
 
 
 def test_a_visitor_uploads_a_photograph_and_a_bad_file(visit, tmp_path):
@@ -240,17 +232,6 @@ def test_a_visitor_stops_a_run(visit, studio, monkeypatch):
     visit.click("#generate")  # at once, whatever the stopped run still does
     status(visit, "Done")
     assert 0 < len(calls) < 200
-
-
-def test_a_second_click_draws_anew_and_a_stop_after_it_stops_all(visit, studio, monkeypatch):
-    head = studio.backbone.head
-    monkeypatch.setattr(studio.backbone, "head", lambda tokens: time.sleep(0.05) or head(tokens))
-    visit.fill("#steps input[type=range]", "200")
-    visit.click("#generate")
-    status(visit, "Drawing dense: step")
-    visit.fill("#steps input[type=range]", "2")
-    visit.click("#generate")  # the first would take 20 seconds
-    status(visit, "Done")
     visit.fill("#steps input[type=range]", "200")
     visit.dblclick("#generate")
     status(visit, "of 200")
@@ -284,53 +265,28 @@ def test_a_visitor_in_line_is_told_and_stops_without_waiting_and_who_leaves_make
     assert time.perf_counter() - started < 15
 
 
-def test_a_visitor_sees_the_curves_and_the_table_of_a_study_also_on_a_phone(context, studio):
-    from rti.web.page import build_page, launch
-
-    page = build_page(studio, study_values())
-    visit = context.new_page()
-    visit.goto(launch(page, wait=False))
-    visit.get_by_role("tab", name="Study").click()
-    assert "6 of 7 jobs" in status(visit, "same", "#study")
-    visit.wait_for_function("document.querySelectorAll('.plot img, [data-testid=matplotlib] img').length == 2")
-    visit.get_by_text("75.0 (70.0 to 80.0)").first.wait_for()
-    visit.set_viewport_size({"width": 390, "height": 844})
-    visit.wait_for_function("document.documentElement.scrollWidth == 390")  # the table scrolls by itself
-    visit.close()
-    page.close()
-
-
 # The command and the Space.
 
 
 def test_the_command_serves_the_model_it_was_given(capsys, tmp_path, monkeypatch):
     model = rti.attach(rti.load_backbone(DATA / "jit-tiny"), rti.RegionConfig(core=(2, 3)))
     randomise_trainable(model).save_pretrained(tmp_path / "adapter")
-    served = []
-    monkeypatch.setattr("rti.web.page.launch", lambda page, host, port, as_json: served.append((host, port, as_json)))
-    code, _, err = run(capsys, "web", tmp_path / "adapter", "--port", 7999, "--json")
+    served, address = [], "http://127.0.0.1:7999/"
+    monkeypatch.setattr("rti.web.page.launch", lambda page, host, port: served.append((host, port)) or address)
+    monkeypatch.setattr("gradio.Blocks.block_thread", lambda page: None)
+    code, out, err = run(capsys, "web", tmp_path / "adapter", "--port", 7999, "--json", "--study", "results")
     assert code == 0, err
-    assert served == [("127.0.0.1", 7999, True)]
+    assert served == [("127.0.0.1", 7999)]
     assert f"loading {tmp_path / 'adapter'}" in err
-    code, _, err = run(capsys, "web", tmp_path / "adapter", "--study", tmp_path)
-    assert (code, "results.json" in err, "loading" in err) == (2, True, False)
+    assert "--study is gone" in err
+    words, line = out.splitlines()
+    assert address in words
+    assert json.loads(line) == {"url": address}
     code, _, err = run(capsys, "web", DATA / "jit-tiny")
     assert (code, "adapter" in err) == (2, True)
     code, _, err = run(capsys, "web", tmp_path / "adapter", "--port", 0)
     assert (code, "port must be from 1 to 65535, got 0" in err) == (2, True)
     assert len(served) == 1
-
-
-def test_the_address_is_one_json_line_where_asked(studio, capsys, monkeypatch):
-    from rti.web.page import build_page, launch
-
-    page, address = build_page(studio), "http://127.0.0.1:7860/"
-    monkeypatch.setattr(page, "launch", lambda **options: (None, address, None))
-    monkeypatch.setattr(page, "block_thread", lambda: None)
-    assert launch(page, as_json=True) == address
-    words, line = capsys.readouterr().out.splitlines()
-    assert address in words
-    assert json.loads(line) == {"url": address}
 
 
 def test_a_port_that_is_taken_is_one_line(studio):
@@ -341,7 +297,7 @@ def test_a_port_that_is_taken_is_one_line(studio):
         taken.listen()
         port = taken.getsockname()[1]
         with refused(port):
-            launch(build_page(studio), port=port, wait=False)
+            launch(build_page(studio), port=port)
 
 
 def test_the_space_serves_the_model_inside_with_the_gradio_we_test(made, monkeypatch):
@@ -353,5 +309,6 @@ def test_the_space_serves_the_model_inside_with_the_gradio_we_test(made, monkeyp
     monkeypatch.setattr(shipped, "MODELS", made)
     served = []
     monkeypatch.setattr("rti.web.page.launch", lambda page, host: served.append(host))
+    monkeypatch.setattr("gradio.Blocks.block_thread", lambda page: None)
     runpy.run_path(str(ROOT / "space" / values["app_file"]))
     assert served == [None]

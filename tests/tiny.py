@@ -8,7 +8,6 @@ import argparse
 import json
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from safetensors.torch import save_file
 
 import rti
 from rti.checkpoint import fill
-from rti.lab.scenes import TASKS
 from rti.loading import build
 from rti.presets import PRESETS
 from rti.text.words import WordEncoder
@@ -258,18 +256,3 @@ def refused(*fragments: object, error: type[Exception] = rti.InputError):
     assert "\n" not in message
     for fragment in fragments:
         assert str(fragment) in message
-
-
-def study_values() -> dict[str, Any]:
-    """Results of a study as `rti study` writes them: dense, and two methods at two budgets."""
-    tasks = dict.fromkeys(TASKS, 0.5)
-    rows = []
-    for name, rights in {"ours": {64: 0.9, 32: 0.75}, "theirs": {64: 0.8, 32: 0.6}}.items():
-        for budget, right in rights.items():
-            row = {"name": name, "title": name, "group": "main", "budget": budget, "seen": True, "seeds": 1}
-            row |= {"elastic": True}
-            row |= {"images": 600, "overall": right, "interval": [right - 0.05, right + 0.05], "tasks": tasks}
-            row |= {"difference": right - 0.95, "difference_interval": [right - 1.0, right - 0.9]}
-            rows.append(row | {"speedup": 96 / budget, "analytic_speedup": 100 / budget})
-    dense = {"steps": 12, "images": 600, "overall": 0.95, "interval": [0.93, 0.97], "tasks": tasks}
-    return {"done": 6, "jobs": 7, "dense": [dense], "rows": rows}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import textwrap
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MOST_PIXELS = 2**26  # about 67 million: the largest photographs of a camera, but no file that unfolds to gigabytes
 INK, PAPER = (33, 33, 33), (255, 255, 255)
+GAP = 6  # pixels between the pictures of a sheet
 
 
 def to_uint8(images: torch.Tensor) -> torch.Tensor:
@@ -32,8 +35,8 @@ def to_pil(images: torch.Tensor) -> list[Image.Image]:
     return [Image.fromarray(pixels) for pixels in to_uint8(images).numpy()]
 
 
-def open_image(path: Any) -> Image.Image:
-    """A picture from a path or an open file, upright, in RGB; transparency goes on white."""
+def open_image(path: Any, name: str | None = None) -> Image.Image:
+    """A picture from a path or an open file (`name` for messages), upright, in RGB; transparency goes on white."""
     if not hasattr(path, "read"):
         require_regular(local_path(path))
     try:
@@ -41,9 +44,12 @@ def open_image(path: Any) -> Image.Image:
             warnings.simplefilter("ignore")  # a size that Pillow warns of is refused here
             with Image.open(path, formats=FORMATS) as file:
                 check_pixels(*file.size)
-                return _in_colours(_upright(file))
+                picture: Image.Image = file
+                with suppress(SyntaxError, ValueError, KeyError, TypeError, OSError):  # unreadable metadata
+                    picture = ImageOps.exif_transpose(file)  # turned as the camera says
+                return _in_colours(picture)
     except Exception as error:  # damaged files make Pillow's decoders raise nearly anything
-        raise InputError(f"{shown(path)} is not a readable picture ({first_line(error)})") from None
+        raise InputError(f"{shown(name or path)} is not a readable picture ({first_line(error)})") from None
 
 
 def check_pixels(width: int, height: int) -> None:
@@ -51,14 +57,6 @@ def check_pixels(width: int, height: int) -> None:
     whole = all(isinstance(side, int) and side > 0 for side in (width, height))
     if not whole or width * height > MOST_PIXELS:
         raise InputError(f"a picture of {width} x {height} pixels; allowed: 1 to {MOST_PIXELS:,} of them")
-
-
-def _upright(file: Image.Image) -> Image.Image:
-    """Turned as the camera says; metadata that cannot be read turns nothing."""
-    try:
-        return ImageOps.exif_transpose(file)
-    except (SyntaxError, ValueError, KeyError, TypeError, OSError):
-        return file.copy()
 
 
 def _in_colours(picture: Image.Image) -> Image.Image:
@@ -90,20 +88,16 @@ def enlarge(picture: Image.Image, side: int) -> Image.Image:
 
 
 def draw_regions(picture: Image.Image, regions: torch.Tensor, grid: tuple[int, int]) -> Image.Image:
-    """Draw the boundaries between regions; (N,) region of each patch, row by row. Small pictures are enlarged first.
-
-    White on a black edge, so that the lines show on any picture.
-    """
+    """White lines on a black edge between regions; (N,) region of each patch, row by row. Enlarges small pictures."""
     rows, columns = grid
     canvas = enlarge(picture, 512)
     height, width = canvas.height // rows, canvas.width // columns
     canvas = canvas.resize((width * columns, height * rows))
-    draw = ImageDraw.Draw(canvas)
     ids = regions.view(rows, columns).cpu().numpy()
     beside, below = np.argwhere(ids[:, 1:] != ids[:, :-1]), np.argwhere(ids[1:] != ids[:-1])
     lines = [((column + 1, row), (column + 1, row + 1)) for row, column in beside.tolist()]
     lines += [((column, row + 1), (column + 1, row + 1)) for row, column in below.tolist()]
-    thin = max(1, min(height, width) // 16)
+    draw, thin = ImageDraw.Draw(canvas), max(1, min(height, width) // 16)
     for colour, thickness in ((INK, 3 * thin), (PAPER, thin)):
         for line in lines:
             draw.line([(x * width, y * height) for x, y in line], fill=colour, width=thickness)
@@ -111,64 +105,49 @@ def draw_regions(picture: Image.Image, regions: torch.Tensor, grid: tuple[int, i
 
 
 def contact_sheet(
-    rows: Sequence[Sequence[Image.Image]],
-    row_labels: Sequence[str] = (),
-    column_labels: Sequence[str] = (),
-    gap: int = 6,
+    rows: Sequence[Sequence[Image.Image]], row_labels: Sequence[str] = (), column_labels: Sequence[str] = ()
 ) -> Image.Image:
     """Pictures of one size in rows, with labels in the margins."""
     width, height = rows[0][0].size
     font = ImageFont.load_default(size=max(12, min(20, height // 16)))
-    line = font.getbbox("Ag")[3]
-    margin = max((round(font.getlength(label)) for text in row_labels for label in text.split("\n")), default=0)
-    margin += 2 * gap if margin else 0
     headings = [wrap(label, font, width) for label in column_labels]
-    top = max((len(lines) for lines in headings), default=0) * (line + 2)
-    top += 2 * gap if top else 0
-    columns = max(len(row) for row in rows)
-    size = (margin + columns * (width + gap) + gap, top + len(rows) * (height + gap) + gap)
-    sheet = Image.new("RGB", size, PAPER)
+    size_of = ImageDraw.Draw(Image.new("L", (1, 1))).multiline_textbbox
+    left = max((size_of((2 * GAP, 0), text, font)[2] for text in row_labels), default=0)
+    top = max((size_of((0, 2 * GAP), text, font, spacing=2)[3] for text in headings), default=0)
+    x = [round(left) + GAP + column * (width + GAP) for column in range(max(map(len, rows)) + 1)]
+    y = [round(top) + GAP + row * (height + GAP) for row in range(len(rows) + 1)]
+    sheet = Image.new("RGB", (x[-1], y[-1]), PAPER)
     draw = ImageDraw.Draw(sheet)
-    for column, lines in enumerate(headings):
-        for number, text in enumerate(lines):
-            draw.text((margin + gap + column * (width + gap), gap + number * (line + 2)), text, fill=INK, font=font)
-    for index, row in enumerate(rows):
-        y = top + gap + index * (height + gap)
-        if index < len(row_labels):
-            draw.multiline_text((gap, y + height // 2), row_labels[index], fill=INK, font=font, anchor="lm")
+    for place, text in zip(x, headings, strict=False):
+        draw.multiline_text((place, GAP), text, INK, font, spacing=2)
+    for place, text in zip(y, row_labels, strict=False):
+        draw.multiline_text((GAP, place + height // 2), text, INK, font, anchor="lm")
+    for place, row in zip(y, rows, strict=False):
         for column, picture in enumerate(row):
-            sheet.paste(picture, (margin + gap + column * (width + gap), y))
+            sheet.paste(picture, (x[column], place))
     return sheet
 
 
-def wrap(text: str, font: ImageFont.FreeTypeFont, width: int, lines: int = 3) -> list[str]:
-    """Break a text into at most `lines` lines that fit a width."""
-    result = [""]
-    for word in text.split():
-        longer = f"{result[-1]} {word}".strip()
-        if font.getlength(longer) <= width or not result[-1]:
-            result[-1] = longer
-        elif len(result) == lines:
-            return [*result[:-1], f"{result[-1]} …"]
-        else:
-            result.append(word)
-    return result
+def wrap(text: str, font: ImageFont.FreeTypeFont, width: int, lines: int = 3) -> str:
+    """A text in at most `lines` lines of about a width, by the mean width of its letters."""
+    letters = int(0.95 * width * len(text) / max(1, font.getlength(text)))
+    return textwrap.fill(text, max(4, letters), max_lines=lines, placeholder=" …")
 
 
-def check_output(path: str | Path) -> None:
-    """Refuse a place where no picture can be written, before the work rather than after it."""
+def check_output(path: str | Path) -> Path:
+    """The path as it is written to; refuse one where no picture can be, before the work rather than after it."""
     path = local_path(path)
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"cannot write {path}: allowed endings are {', '.join(ENDINGS)}")
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK) or path.is_dir():
         raise InputError(f"cannot write {path}: {path if path.is_dir() else folder} is in the way or read-only")
+    return path
 
 
 def save_image(picture: Image.Image, path: str | Path) -> Path:
     """Write a picture whole or not at all: to a temporary name first, then renamed."""
-    check_output(path)
-    path = local_path(path)
+    path = check_output(path)
     with whole_file(path) as temporary:
         picture.save(temporary, format=Image.registered_extensions()[path.suffix.lower()])
     return path

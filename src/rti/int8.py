@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import ExitStack
 
 import torch
 from torch import nn
 
 from rti.backbones.base import Backbone
 from rti.errors import InputError
-
-
-class Quantised:
-    """The blocks of a backbone in int8, until `undo`; also a context manager that undoes it at its end."""
-
-    def __init__(self, originals: list[tuple[nn.Module, str, nn.Module]]):
-        self.originals = originals
-
-    def undo(self) -> None:
-        """Put the layers back that were there before, untouched."""
-        for parent, name, layer in self.originals:
-            setattr(parent, name, layer)
-        self.originals = []
-
-    def __enter__(self) -> Quantised:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.undo()
 
 
 class _PictureByPicture(nn.Module):
@@ -42,26 +24,29 @@ class _PictureByPicture(nn.Module):
         return torch.cat([self.layer(one) for one in x.split(1)])
 
 
-def quantise(backbone: Backbone) -> Quantised:
+def quantise(backbone: Backbone) -> ExitStack:
     """Run the linear layers of the blocks in int8. Patches in, patches out, norms and attention stay as they are.
 
-    For inference on a CPU in float32, after a LoRA has been merged; nothing trains through it.
+    For inference on a CPU in float32, after a LoRA has been merged; nothing trains through it. What it gives back puts
+    the layers back that were there before, untouched: `with quantise(backbone): ...`, or its close().
     """
     if backbone.device.type != "cpu" or backbone.dtype != torch.float32:
         raise InputError(f"int8 needs a float32 model on a CPU; this one is {backbone.dtype} on {backbone.device}")
-    originals = []
+    layers = []
     for block in backbone.repeated_blocks():
         for module in list(block.modules()):
             for name, child in list(module.named_children()):
                 if type(child) is nn.Linear:
-                    originals.append((module, name, child))
+                    layers.append((module, name, child))
                 elif "lora" in type(child).__module__:
                     raise InputError("int8 needs the LoRA folded in first: model.fuse()")
-    if not originals:
+    if not layers:
         raise InputError("no linear layer to run in int8; is the model in int8 already?")
-    for parent, name, layer in originals:
+    undo = ExitStack()
+    for parent, name, layer in layers:
+        undo.callback(setattr, parent, name, layer)
         setattr(parent, name, _in_int8(layer))
-    return Quantised(originals)
+    return undo
 
 
 def _in_int8(layer: nn.Linear) -> nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import torch
@@ -25,10 +25,9 @@ def check_free(backbone: Backbone) -> None:
     for name, module in backbone.named_modules():
         if isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper)) and name not in lora:
             raise InputError(f"{name} has a PEFT {type(module).__name__}; only LoRA can stay active beside a reduction")
-    for name, layer in lora.items():
-        if layer.merged:
+        if name in lora and module.merged:
             raise InputError(f"{name} has a merged LoRA; call merge_and_unload() or unmerge it before attaching")
-        if ADAPTER in layer.lora_A:
+        if name in lora and ADAPTER in module.lora_A:
             raise InputError(f"{name} already has a LoRA named {ADAPTER!r}, which is our adapter's name; rename it")
 
 
@@ -38,14 +37,9 @@ def inject(backbone: Backbone, config: ReductionConfig) -> None:
 
     active = {name: list(layer.active_adapters) for name, layer in _layers(backbone)}
     trainable = {id(parameter): parameter.requires_grad for parameter in backbone.parameters()}
-    lora = LoraConfig(
-        r=config.lora_rank,
-        lora_alpha=config.lora_alpha,
-        target_modules=list(backbone.lora_targets),
-        base_model_name_or_path=str((backbone.source or {}).get("source", "")),
-    )
-    meta = backbone.device.type == "meta"
-    inject_adapter_in_model(lora, backbone, adapter_name=ADAPTER, low_cpu_mem_usage=meta)
+    lora = LoraConfig(r=config.lora_rank, lora_alpha=config.lora_alpha, target_modules=list(backbone.lora_targets))
+    lora.base_model_name_or_path = str((backbone.source or {}).get("source", ""))
+    inject_adapter_in_model(lora, backbone, adapter_name=ADAPTER, low_cpu_mem_usage=backbone.device.type == "meta")
     # PEFT decides anew which adapters are active and what trains; the user's choice for theirs stands.
     for name, layer in _layers(backbone):
         layer.set_adapter([*active.get(name, []), *([ADAPTER] if ADAPTER in layer.lora_A else [])])
@@ -55,17 +49,14 @@ def inject(backbone: Backbone, config: ReductionConfig) -> None:
 
 def remove(backbone: Backbone) -> None:
     """Take our adapter off again; a layer without any other adapter becomes the plain layer it was."""
-    for name, layer in list(_layers(backbone)):
-        if ADAPTER not in layer.lora_A:
-            continue
+    for name, layer in _layers(backbone):
         if set(layer.lora_A) == {ADAPTER}:
-            _put(backbone, name, layer.get_base_layer())
-        else:
+            backbone.set_submodule(name, layer.get_base_layer())
+        elif ADAPTER in layer.lora_A:
             layer.delete_adapter(ADAPTER)
-    configs = backbone.__dict__.get("peft_config", {})
-    configs.pop(ADAPTER, None)
-    if not configs:
-        backbone.__dict__.pop("peft_config", None)
+    backbone.peft_config.pop(ADAPTER)
+    if not backbone.peft_config:
+        del backbone.peft_config
 
 
 class Fused(NamedTuple):
@@ -82,18 +73,14 @@ def fuse(backbone: Backbone, keep: bool = True) -> list[Fused]:
     Gives back what `unfuse` needs to be exact; without `keep` that is not possible, and takes no memory.
     """
     fused = []
-    for name, layer in list(_layers(backbone)):
+    for name, layer in _layers(backbone):
         plain = layer.get_base_layer()
-        original = {key: _kept(value) for key, value in plain.state_dict().items()} if keep else None
-        fused.append(Fused(name, layer, original))
+        place = "meta" if plain.weight.is_meta else "cpu"  # not on the model's GPU: it is only needed to undo
+        original = {key: value.to(place, copy=True) for key, value in plain.state_dict().items()}
+        fused.append(Fused(name, layer, original if keep else None))
         layer.merge(adapter_names=list(layer.active_adapters))
-        _put(backbone, name, plain)
+        backbone.set_submodule(name, plain)
     return fused
-
-
-def _kept(value: torch.Tensor) -> torch.Tensor:
-    """A copy beside the model, not on its GPU: it is only needed to undo."""
-    return value.detach().to("meta" if value.is_meta else "cpu", copy=True)
 
 
 @torch.no_grad()
@@ -104,41 +91,27 @@ def unfuse(backbone: Backbone, fused: list[Fused]) -> None:
         for key, value in plain.state_dict().items():
             value.copy_(original[key])
         layer.merged_adapters.clear()
-        cast = plain.weight.dtype if plain.weight.dtype != original["weight"].dtype else None
-        layer.to(plain.weight.device, cast)
-        _put(backbone, name, layer)
+        dtype = plain.weight.dtype
+        layer.to(plain.weight.device, None if dtype == original["weight"].dtype else dtype)
+        backbone.set_submodule(name, layer)
 
 
 @contextmanager
 def switched_off(backbone: Backbone) -> Iterator[None]:
     """Run without our adapter, with those of the user as they are; a layer that has no other runs as the plain one."""
-    taken_out, switched = [], []
-    try:
-        for name, layer in list(_layers(backbone)):
-            if ADAPTER not in layer.active_adapters:
-                continue
+    with ExitStack() as undo:
+        for name, layer in _layers(backbone):
             others = [adapter for adapter in layer.active_adapters if adapter != ADAPTER]
             if others:
-                switched.append((layer, list(layer.active_adapters)))
+                undo.callback(setattr, layer, "_active_adapter", layer.active_adapters)
                 layer._active_adapter = others
-            else:
-                taken_out.append((name, layer))
-                _put(backbone, name, layer.get_base_layer())
+            elif ADAPTER in layer.active_adapters:
+                undo.callback(backbone.set_submodule, name, layer)
+                backbone.set_submodule(name, layer.get_base_layer())
         yield
-    finally:
-        for layer, active in switched:
-            layer._active_adapter = active
-        for name, layer in taken_out:
-            _put(backbone, name, layer)
 
 
-def _put(backbone: nn.Module, name: str, layer: nn.Module) -> None:
-    """Put a layer in the place of another."""
-    parent, _, child = name.rpartition(".")
-    setattr(backbone.get_submodule(parent), child, layer)
-
-
-def _layers(backbone: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _layers(backbone: nn.Module) -> list[tuple[str, nn.Module]]:
     from peft.tuners.lora import LoraLayer
 
-    return ((name, module) for name, module in backbone.named_modules() if isinstance(module, LoraLayer))
+    return [(name, module) for name, module in backbone.named_modules() if isinstance(module, LoraLayer)]

@@ -37,16 +37,17 @@ def demo(
     if folder is None:
         raise InputError(f"the model {DEFAULT!r} is not in this installation of rti")
     pipe = load_pipeline(str(folder / "adapter"), device=device)
-    accuracies, images = measured_accuracies(folder)
-    rows = run_demo(pipe, budgets, steps=steps, seed=seed, passes=passes, accuracies=accuracies)
-    path = save_image(demo_sheet(rows, PROMPTS, pipe.backbone.grid), output)
+    right, images = measured_accuracies(folder)
+    rows = run_demo(pipe, budgets, PROMPTS, steps, seed, passes)
+    path = save_image(demo_sheet(rows, PROMPTS, pipe.backbone.grid, right), output)
     report, cells = [], []
     for row in rows:
-        seconds, speedup = round(row.seconds, 2), round(row.speedup, 2)
-        report.append({"budget": row.name, "seconds": seconds, "speedup": speedup, "accuracy": row.accuracy})
-        cells.append((row.name, seconds, speedup, "" if row.accuracy is None else f"{100 * row.accuracy:.1f} %"))
+        accuracy = right.get(row.budget)
+        entry = {"budget": row.budget or "dense", "seconds": round(row.seconds, 2), "speedup": round(row.speedup, 2)}
+        report.append(entry | {"accuracy": accuracy})
+        cells.append((*entry.values(), "" if accuracy is None else f"{100 * accuracy:.1f} %"))
     title = f"{path}: {len(PROMPTS)} pictures a row, {steps} steps, medians of {passes} passes in turn"
-    if accuracies:
+    if right:
         title += f"\nright: share of {images} pictures of rti eval scenes, measured when the model was made"
     show_table(title, ("budget", "seconds", "speed-up", "right"), cells)
     return {"output": str(path), "model": DEFAULT, "steps": steps, "rows": report}

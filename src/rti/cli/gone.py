@@ -24,6 +24,7 @@ GONE: list[Gone] = [
     Gone("eval scenes", "--reuse", "the same --output goes on with what it has, budget by budget"),
     Gone("score fid", "--extractor", _EXTRACTOR),
     Gone("score is", "--extractor", _EXTRACTOR),
+    Gone("web", "--study", "the table and the figures of a study are in its folder: rti study PLAN --report"),
     *(Gone(f"figure {name}", "--paper", _PAPER, False) for name in _PROBED),
 ]
 

@@ -2,7 +2,8 @@
 
 source       what an example and a source are; pictures to tensors; broken examples are skipped and counted
 folder       pictures with captions, or one folder per class
-shards       webdataset tar files (tar_index: what is where; braces: patterns; fetch: downloads)
+shards       webdataset tar files
+fetch        downloads
 hub          Hugging Face data sets
 photographs  crops of a few large pictures
 mixture      several sources with weights

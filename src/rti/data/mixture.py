@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import numpy as np
 
 from rti.data.shuffle import Order, scramble
-from rti.data.source import Example, Source
-from rti.errors import InputError
+from rti.data.source import Source
+from rti.errors import InputError, check_finite
 
 _BLOCK = 1 << 16
-_LENGTH = 1 << 32  # draws; more than any run makes, while a jump to the very last still takes only minutes
 
 
 class Mixture(Source):
@@ -31,29 +29,18 @@ class Mixture(Source):
 
     def __init__(self, sources: Sequence[Source], weights: Sequence[float], seed: int = 0) -> None:
         if not sources or len(sources) != len(weights):
-            raise InputError(
-                f"a mixture needs one weight per source, got {len(sources)} sources, {len(weights)} weights"
-            )
+            raise InputError(f"a mixture needs one weight per source: {len(sources)} sources, {len(weights)} weights")
         for weight in weights:
-            if not (math.isfinite(weight) and weight > 0):
-                raise InputError(f"weights must be positive numbers, got {weight}")
+            check_finite("weight of data", weight, above=0)
         if len({source.kind for source in sources}) > 1:
             kinds = "; ".join(f"{source.describe()} ({source.kind})" for source in sources)
             raise InputError(f"a mixture is of one kind, text or labels, got {kinds}")
         self.sources, self.kind = list(sources), sources[0].kind
         self.weights = [weight / sum(weights) for weight in weights]
-        self._bounds = np.cumsum(self.weights)[:-1]
         self._key = scramble(seed & (1 << 64) - 1)
         self._orders = [Order.of(source, scramble(self._key ^ number)) for number, source in enumerate(sources, 1)]
         self._counts = [np.zeros(len(sources), dtype=np.int64)]  # draws from each source before each block
         self._block: tuple[int, np.ndarray] = (-1, np.empty(0))  # the block read last
-
-    def __len__(self) -> int:
-        return _LENGTH
-
-    def __getitem__(self, index: int) -> Example:
-        source, inner = self.locate(index)
-        return source[inner]
 
     def describe(self) -> str:
         parts = (f"{weight:.1%} {source.describe()}" for weight, source in zip(self.weights, self.sources, strict=True))
@@ -84,4 +71,4 @@ class Mixture(Source):
         """The sources picked in a block: (65536,) int64."""
         indices = np.arange(block * _BLOCK, (block + 1) * _BLOCK, dtype=np.uint64)
         uniform = (scramble(indices ^ np.uint64(self._key)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        return np.searchsorted(self._bounds, uniform, side="right")
+        return np.searchsorted(np.cumsum(self.weights)[:-1], uniform, side="right")

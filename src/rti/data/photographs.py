@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from rti.data.folder import pictures_in
+from rti.data.folder import is_picture, walk
 from rti.data.source import Example, Size, Source, check_size
-from rti.errors import InputError
-from rti.images import ENDINGS, open_image, to_tensor
+from rti.errors import InputError, check_choice
+from rti.images import open_image, to_tensor
 
-# All as shares of the photograph's shorter side: how much of its longer side is held out, and how large crops are.
+# As shares of the photograph's shorter side: how much of its longer side is held out, and how large crops are.
 HELD_OUT = 0.4
 CROPS = {"train": (0.3, 0.6), "held-out": (0.3, 0.4)}
-_TRAINING, _HELD_OUT = 7, 9  # each a random stream of crops, and the next number one of orders
+_STREAMS = {"train": 7, "held-out": 9}  # of random numbers for crops; the next number is one of orders
 
 
 class PhotographSource(Source):
@@ -32,28 +32,22 @@ class PhotographSource(Source):
     endless = True
 
     def __init__(self, folder: str | Path, size: Size, seed: int = 0, split: str = "train") -> None:
-        if split not in CROPS:
-            raise InputError(f"photographs have no split {split!r}; allowed: {', '.join(CROPS)}")
+        check_choice("split of photographs", split, CROPS)
         self.size, self.seed, self.split = check_size(size), seed, split
-        names = pictures_in(folder)
+        names = [name for name in walk(folder) if is_picture(name)]
         if not names:
-            raise InputError(f"{folder} holds no photographs ({', '.join(ENDINGS)}); scripts/photographs.py makes some")
+            raise InputError(f"{str(folder)!r} is no folder of photographs; scripts/photographs.py makes one")
         self.classes = [Path(name).stem for name in names]
-        photographs = [np.asarray(open_image(Path(folder) / name)) for name in names]
-        self.shorter = [min(photograph.shape[:2]) for photograph in photographs]
+        photographs = [open_image(Path(folder) / name) for name in names]
+        self.shorter = [min(photograph.size) for photograph in photographs]
         self.parts = [part_of(photograph, split) for photograph in photographs]  # the rest is not even kept
-
-    def __len__(self) -> int:
-        return 1 << 40
 
     def __getitem__(self, index: int) -> Example:
         self.check_index(index)
-        stream = _TRAINING if self.split == "train" else _HELD_OUT
         turn, place = divmod(index, len(self.classes))
-        label = _shuffled(stream + 1, self.seed, turn, len(self.classes))[place]
-        rng = np.random.default_rng([stream, self.seed, index])
-        part = Image.fromarray(self.parts[label])
-        height, width = self.size
+        label = _shuffled(_STREAMS[self.split] + 1, self.seed, turn, len(self.classes))[place]
+        rng = np.random.default_rng([_STREAMS[self.split], self.seed, index])
+        part, (height, width) = self.parts[label], self.size
         side = self.shorter[label] * rng.uniform(*CROPS[self.split])
         box = crop_box(part.size, side, width / height, rng)
         image = to_tensor(part.resize((width, height), Image.Resampling.BICUBIC, box=box))[0]
@@ -64,13 +58,12 @@ class PhotographSource(Source):
         return f"photographs: {self.split} crops of {len(self.classes)} photographs at {height} x {width}"
 
 
-def part_of(photograph: np.ndarray, split: str) -> np.ndarray:
-    """One side of the border between training and held out: (H, W, 3) -> a part of it."""
-    height, width = photograph.shape[:2]
-    along = photograph if height > width else photograph.transpose(1, 0, 2)  # the longer side first
-    border = max(height, width) - round(HELD_OUT * min(height, width))
-    part = along[:border] if split == "train" else along[border:]
-    return np.ascontiguousarray(part if height > width else part.transpose(1, 0, 2))
+def part_of(photograph: Image.Image, split: str) -> Image.Image:
+    """One side of the border between training and held out."""
+    width, height = photograph.size
+    border = max(width, height) - round(HELD_OUT * min(width, height))
+    start, end = (0, border) if split == "train" else (border, max(width, height))
+    return photograph.crop((0, start, width, end) if height > width else (start, 0, end, height))
 
 
 def crop_box(
@@ -90,11 +83,3 @@ def crop_box(
 def _shuffled(stream: int, seed: int, turn: int, count: int) -> tuple[int, ...]:
     """All labels in the order of a turn."""
     return tuple(np.random.default_rng([stream, seed, turn]).permutation(count).tolist())
-
-
-def open_photographs(rest: str, size: Size, flip: bool, seed: int, kind: str | None) -> PhotographSource:
-    """What is written after "photographs:": FOLDER, or FOLDER:held-out. Half of the crops are mirrored in any case."""
-    folder = rest.removesuffix(":held-out")
-    if not Path(folder).is_dir() or not folder:
-        raise InputError(f"{folder!r} is no folder of photographs; scripts/photographs.py makes one")
-    return PhotographSource(folder, size, seed, "train" if folder == rest else "held-out")

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
+import tarfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
-from rti.data.braces import expand_braces
-from rti.data.fetch import fetch, is_remote
-from rti.data.folder import CAPTION_NAMES, walk
+from rti.data.fetch import cache_folder, fetch
 from rti.data.shuffle import Order, scramble
-from rti.data.source import (
-    MOST_BYTES,
-    BrokenExample,
-    Example,
-    PictureSource,
-    Size,
-    Source,
-    Stored,
-    check_caption,
-    decode_text,
-)
-from rti.data.tar_index import LABEL, PICTURE, RECORD, WORDS, load_index, member_name
+from rti.data.source import MOST_BYTES, BrokenExample, PictureSource, Size, Source, caption_of, check_caption, record_of
 from rti.errors import InputError
+from rti.files import first_line, require_regular, whole_file
+from rti.images import ENDINGS
 
 WINDOW = 4  # remote shards that are there at once, and whose examples are shuffled together
-_FORMS = "a .tar file, a folder of them, a pattern such as data/{000..009}.tar, or such an http(s):// or hf:// address"
+# The members of an example, their places in an index, and their endings.
+PICTURE, WORDS, RECORD, LABEL = range(4)
+_MEMBERS = ("picture", "txt or json", "json", "cls")
+_ENDINGS = dict.fromkeys(ENDINGS, PICTURE) | {".txt": WORDS, ".json": RECORD, ".cls": LABEL}
+_WORTH_KEEPING = 1000  # examples, which take about a tenth of a second to index
+_VERSION = 2  # of the kept index: count up when the grouping changes
+_NEEDED = {"text": "captions (txt or json)", "labels": "classes (cls)", None: "captions (txt or json) or classes (cls)"}
 
 
 class ShardSource(PictureSource):
@@ -42,59 +37,53 @@ class ShardSource(PictureSource):
     """
 
     def __init__(
-        self, shards: str | Path | Sequence[str | Path], size: Size, flip: bool = False, kind: str | None = None
+        self, name: str, addresses: Sequence[str], size: Size, flip: bool = False, kind: str | None = None
     ) -> None:
-        name = str(shards) if isinstance(shards, (str, Path)) else f"{len(shards)} shards"
-        addresses = list_shards(shards) if isinstance(shards, (str, Path)) else [str(shard) for shard in shards]
-        if not addresses:
-            raise InputError(f"no shards were given; allowed are {_FORMS}")
         self.paths = [fetch(address) for address in addresses]
         indexed = [load_index(path) for path in self.paths]
         self.cut_short = sum(not complete for _, complete in indexed)
         self.members = np.concatenate([members for members, _ in indexed])  # (n, 4, 2), see index_tar
         self.first = np.cumsum([0, *(len(members) for members, _ in indexed)])  # first example of each shard
-        super().__init__(name, _kind(self.members, name, kind), len(self.members), size, flip)
+        # As wanted, or as more examples have. A json may hold anything: it decides only when alone.
+        pictures, words, records, labels = (self.members[:, :, 0] >= 0).sum(axis=0).tolist()
+        chosen = kind or ("labels" if labels > words else "text")
+        if pictures and not (labels if chosen == "labels" else words + records):
+            raise InputError(f"{name} holds pictures without {_NEEDED[kind]}")
+        super().__init__(name, chosen, pictures, size, flip)
 
-    def read(self, number: int) -> Stored:
-        with self._open(number) as (file, name):
-            if self.kind == "labels":
-                answer = {"label": _label(self._member(file, number, LABEL, name, "cls"), name)}
-            else:
-                answer = {"caption": self._words(file, number, name)}
-            return Stored(self._member(file, number, PICTURE, name, "picture"), name, **answer)
+    def picture(self, number: int) -> tuple[bytes, str]:
+        return self._read(number, PICTURE)
 
-    def read_caption(self, number: int) -> str:
-        with self._open(number) as (file, name):
-            return self._words(file, number, name)
+    def answer(self, number: int) -> str | int:
+        """A caption is from the json only where there is no txt."""
+        _, words, record, _ = self.members[number, :, 0] >= 0
+        place = LABEL if self.kind == "labels" else RECORD if record and not words else WORDS
+        data, name = self._read(number, place)
+        if place == LABEL:
+            if not (data.strip().isdigit() and len(data.strip()) < 10):
+                raise BrokenExample(f"{name} has a class that is no number: {data[:20]!r}")
+            return int(data)
+        return check_caption(caption_of(record_of(data)) if place == RECORD else data, name)
 
-    @contextmanager
-    def _open(self, number: int) -> Iterator[tuple[BinaryIO, str]]:
-        """The shard an example is in, and the example's name for messages."""
+    def _read(self, number: int, place: int) -> tuple[bytes, str]:
+        """A member of an example, and the example's name for messages."""
         path = self.paths[int(np.searchsorted(self.first, number, side="right")) - 1]
+        offset, size = self.members[number, place].tolist()
         try:
             with open(path, "rb") as file:
-                yield file, f"{path}: {member_name(file, int(self.members[number, PICTURE, 0]))}"
+                file.seek(int(self.members[number, PICTURE, 0]) - tarfile.BLOCKSIZE)  # the header begins with the name
+                name = f"{path}: {file.read(100).split(bytes(1))[0].decode('utf-8', 'replace')}"
+                if offset < 0:
+                    raise BrokenExample(f"{name} has no {_MEMBERS[place]}")
+                # Checked first, since a damaged header may claim more bytes than there is memory.
+                if offset + size > os.fstat(file.fileno()).st_size:
+                    raise BrokenExample(f"{name} lies past the end of its shard, which was cut short")
+                if size > MOST_BYTES:
+                    raise BrokenExample(f"{name} has a {_MEMBERS[place]} of {size:,} bytes, more than {MOST_BYTES:,}")
+                file.seek(offset)
+                return file.read(size), name
         except OSError as error:
             raise BrokenExample(f"cannot read {path} ({error.strerror or error})") from None
-
-    def _member(self, file: BinaryIO, number: int, place: int, name: str, what: str) -> bytes:
-        offset, size = self.members[number, place].tolist()
-        if offset < 0:
-            raise BrokenExample(f"{name} has no {what}")
-        # Checked first, since a damaged header may claim more bytes than there is memory.
-        if offset + size > os.fstat(file.fileno()).st_size:
-            raise BrokenExample(f"{name} lies past the end of its shard, which was cut short")
-        if size > MOST_BYTES:
-            raise BrokenExample(f"{name} has a {what} of {size:,} bytes, more than {MOST_BYTES:,}")
-        file.seek(offset)
-        return file.read(size)
-
-    def _words(self, file: BinaryIO, number: int, name: str) -> str:
-        """The caption, from the txt; from the json only where there is no txt."""
-        words, record = self.members[number, (WORDS, RECORD), 0] >= 0
-        if words or not record:
-            return check_caption(decode_text(self._member(file, number, WORDS, name, "txt or json"), name), name)
-        return _caption(self._member(file, number, RECORD, name, "json"), name)
 
     def describe(self) -> str:
         torn = f", {self.cut_short} cut short" if self.cut_short else ""
@@ -120,18 +109,11 @@ class RemoteShards(Source):
         self._enter(0)
         self.kind = self._window.kind
 
-    def __len__(self) -> int:
-        return 1 << 40
-
-    def __getitem__(self, index: int) -> Example:
-        window, inner = self.locate(index)
-        return window[inner]
-
     def describe(self) -> str:
         return f"{self.name}: {len(self.addresses)} shards, loaded in turn"
 
     def captions(self) -> Iterator[str]:
-        return ShardSource(self.addresses, self.size, kind=self.kind).captions()
+        return ShardSource(self.name, self.addresses, self.size, kind=self.kind).captions()
 
     def locate(self, index: int) -> tuple[Source, int]:
         self.check_index(index)
@@ -147,7 +129,7 @@ class RemoteShards(Source):
             if number * WINDOW >= len(self.addresses) and not start:
                 raise InputError(f"{self.name} is empty: none of its {len(self.addresses)} shards holds a picture")
         self._span = range(start, start + length)
-        self._window = ShardSource(self._shards(number), self.size, self.flip, self.kind)
+        self._window = ShardSource(self.name, self._shards(number), self.size, self.flip, self.kind)
         self._inner = Order(length, scramble(self._key ^ number + 1))
         threading.Thread(target=_load_ahead, args=(self._shards(number + 1),), daemon=True).start()
 
@@ -170,54 +152,54 @@ def _load_ahead(addresses: list[str]) -> None:
             fetch(address, quiet=True)
 
 
-def open_shards(spec: str, size: Size, flip: bool = False, kind: str | None = None, seed: int = 0) -> Source:
-    """Local shards, and few from elsewhere, with an index of all their examples; many from elsewhere in turn."""
-    addresses = list_shards(spec)
-    if is_remote(spec) and len(addresses) > WINDOW:
-        return RemoteShards(spec, addresses, size, flip, kind, seed)
-    return ShardSource(spec, size, flip, kind)
+def load_index(path: str | Path) -> tuple[np.ndarray, bool]:
+    """`index_tar`, kept in the cache folder for large shards as long as the file's size and time stay the same."""
+    require_regular(Path(path))  # a pipe would block, and one cannot seek in it
+    status = os.stat(path)
+    identity = f"{_VERSION} {os.path.abspath(path)} {status.st_size} {status.st_mtime_ns}"
+    kept = cache_folder() / "indexes" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.npz"
+    with suppress(Exception), np.load(kept, allow_pickle=False) as arrays:  # not there, or damaged in one of many ways
+        return arrays["members"], bool(arrays["complete"])
+    members, complete = index_tar(path)
+    if len(members) >= _WORTH_KEEPING:
+        # Where the cache cannot be written, shards are indexed anew each time.
+        with suppress(InputError), whole_file(kept, shared=True) as temporary, temporary.open("wb") as file:
+            np.savez(file, members=members, complete=complete)
+    return members, complete
 
 
-def list_shards(spec: str | Path) -> list[str]:
-    """The shards that a path, a folder, a pattern or an address stands for, in order."""
-    spec = str(spec)
-    if is_remote(spec):
-        return expand_braces(spec)
-    if os.path.isdir(spec):
-        names = [os.path.join(spec, name) for name in walk(spec) if name.endswith(".tar")]
-        if not names:
-            raise InputError(f"folder {spec} holds no .tar shards; allowed are {_FORMS}")
-        return names
-    names = [spec] if os.path.exists(spec) else expand_braces(spec)
-    missing = [name for name in names if not os.path.exists(name)]
-    if missing:
-        which = "" if names == [spec] else f" ({len(missing)} of {len(names)} shards of {spec})"
-        raise InputError(f"{missing[0]} does not exist{which}; allowed are {_FORMS}")
-    return names
+def index_tar(path: str | Path) -> tuple[np.ndarray, bool]:
+    """The examples of a shard, and whether the tar ends as a tar should.
 
+    Offset and size in bytes of each example's members: (n, 4, 2) int64, offset -1 where there is none. Members with the
+    same path up to the first dot of the file name are one example (webdataset's rule), also when others lie between
+    them. A name that comes again begins a new example. Groups without a picture are no examples; members other than
+    pictures, txt, json and cls are never read, so nothing is ever unpickled.
 
-def _kind(members: np.ndarray, name: str, wanted: str | None) -> str:
-    """Captions or labels, as wanted or as more examples have. A json may hold anything: it decides only when alone."""
-    _, words, records, labels = (members[:, :, 0] >= 0).sum(axis=0).tolist()
-    kind = wanted or ("labels" if labels > words else "text")
-    if len(members) and not (labels if kind == "labels" else words + records):
-        needed = {"text": "captions (txt or json)", "labels": "classes (cls)"}
-        raise InputError(f"{name} holds pictures without {needed[wanted] if wanted else ' or '.join(needed.values())}")
-    return kind
-
-
-def _caption(data: bytes, name: str) -> str:
+    A shard that was cut short is used as far as it goes: what lies past the end of the file is found broken when read.
+    """
+    groups: list[list[tuple[int, int]]] = []
+    current: dict[str, list[tuple[int, int]]] = {}
     try:
-        record = json.loads(decode_text(data, name))
-    except (ValueError, RecursionError) as error:
-        raise BrokenExample(f"{name} has a malformed json ({error})") from None
-    if not isinstance(record, dict):
-        raise BrokenExample(f"{name} has a json that is no object")
-    return check_caption(next((record[key] for key in CAPTION_NAMES if record.get(key)), None), name)
-
-
-def _label(data: bytes, name: str) -> int:
-    text = data.strip()
-    if not (text.isdigit() and len(text) < 10):
-        raise BrokenExample(f"{name} has a class that is no number: {text[:20]!r}")
-    return int(text)
+        with tarfile.open(path, "r:") as tar:  # the colon refuses compressed tars, in which one cannot seek
+            with suppress(tarfile.TarError, OSError, ValueError):
+                while (member := tar.next()) is not None:
+                    tar.members.clear()  # else every header would be kept
+                    folder, _, file = member.name.rpartition("/")
+                    stem, _, ending = file.partition(".")
+                    place = _ENDINGS.get("." + ending.lower())
+                    if not stem or place is None or not member.isreg() or member.issparse():
+                        continue
+                    key = f"{folder}/{stem}"
+                    if key not in current or current[key][place][0] >= 0:
+                        current[key] = [(-1, 0)] * 4
+                        groups.append(current[key])
+                    current[key][place] = (member.offset_data, member.size)
+            # tarfile stops at a damaged header as it does at the end; the end is a block of zeros.
+            tar.fileobj.seek(tar.offset)
+            complete = tar.fileobj.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        size = f"{os.path.getsize(path)} bytes"
+        raise InputError(f"shard {path} ({size}) is not an uncompressed tar file ({first_line(error)})") from None
+    whole = [group for group in groups if group[PICTURE][0] >= 0]
+    return np.array(whole, dtype=np.int64).reshape(-1, 4, 2), complete

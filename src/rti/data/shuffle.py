@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rti.data.source import Source
-from rti.errors import InputError
+from rti.errors import check_whole
 
 _MASK = (1 << 64) - 1
 _ROUNDS = 8
@@ -28,8 +28,7 @@ class Order:
     """
 
     def __init__(self, length: int | None, seed: int = 0) -> None:
-        if length is not None and length < 1:
-            raise InputError(f"an order needs at least one example, got {length}")
+        check_whole("length of an order", 1 if length is None else length)
         self.length, self.seed = length, seed
         self._half = max(1, ((length or 1) - 1).bit_length() + 1 >> 1)  # bits of each half
 
@@ -40,8 +39,7 @@ class Order:
 
     def index(self, position: int) -> int:
         """The dataset index at a training position; positions count on through the epochs."""
-        if position < 0:
-            raise InputError(f"a position is at least 0, got {position}")
+        check_whole("position", position, least=0)
         if self.length is None:
             return position
         epoch, place = divmod(position, self.length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +16,7 @@ from rti.errors import InputError
 from rti.images import ENDINGS, check_pixels, fit, open_image, to_tensor
 
 KINDS = {"text": "captions", "labels": "labels"}  # of sources, and what their examples have
+CAPTION_NAMES = ("caption", "text", "prompt")  # of columns and keys
 MOST_BYTES = 1 << 28  # of a stored picture or caption; a damaged or hostile one must not fill the memory
 Size = int | tuple[int, int]  # a side, or (height, width)
 
@@ -31,15 +33,6 @@ class Example(NamedTuple):
     label: int | None
 
 
-class Stored(NamedTuple):
-    """An example as it is stored: the picture's bytes, where they come from (for messages), caption or label."""
-
-    data: bytes
-    name: str
-    caption: str | None = None
-    label: int | None = None
-
-
 class Source(ABC):
     """Examples by index. The same index gives the same example, in any order, in any process.
 
@@ -49,12 +42,13 @@ class Source(ABC):
     kind: str
     endless = False
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return 1 << 40  # if endless; others count
 
-    @abstractmethod
     def __getitem__(self, index: int) -> Example:
         """The example, or BrokenExample, or IndexError."""
+        part, inner = self.locate(index)
+        return part[inner]
 
     @abstractmethod
     def describe(self) -> str:
@@ -66,7 +60,7 @@ class Source(ABC):
 
     def captions(self) -> Iterator[str]:
         """Every caption, as examples have them, without decoding pictures; broken ones are left out."""
-        raise InputError(f"{self.describe()}: there are no captions to read ahead")
+        return iter(())
 
     def check_index(self, index: int) -> None:
         if not 0 <= index < len(self):
@@ -86,29 +80,26 @@ class PictureSource(Source):
         self.name, self.kind, self.count, self.flip, self.size = name, kind, count, flip, check_size(size)
 
     @abstractmethod
-    def read(self, number: int) -> Stored:
-        """The stored picture, 0 <= number < count, or BrokenExample."""
+    def picture(self, number: int) -> tuple[bytes, str]:
+        """The bytes of a stored picture, 0 <= number < count, and its name for messages; or BrokenExample."""
 
-    def read_caption(self, number: int) -> str:
-        """The caption alone; sources that need not read the picture for it say how."""
-        return self.read(number).caption
+    @abstractmethod
+    def answer(self, number: int) -> str | int:
+        """What it shows, a caption or a label; or BrokenExample."""
 
     def captions(self) -> Iterator[str]:
-        return self._captions() if self.kind == "text" else super().captions()
-
-    def _captions(self) -> Iterator[str]:
-        for number in range(self.count):  # not twice with `flip`
+        for number in range(self.count if self.kind == "text" else 0):  # not twice with `flip`
             with suppress(BrokenExample):
-                yield self.read_caption(number)
+                yield self.answer(number)
 
     def __len__(self) -> int:
         return self.count * (2 if self.flip else 1)
 
     def __getitem__(self, index: int) -> Example:
         self.check_index(index)
-        stored = self.read(index % self.count)
-        picture = decode_picture(stored.data, stored.name)
-        return Example(prepare_image(picture, self.size, index >= self.count), stored.caption, stored.label)
+        answer, picture = self.answer(index % self.count), decode_picture(*self.picture(index % self.count))
+        image = prepare_image(picture, self.size, index >= self.count)
+        return Example(image, answer, None) if self.kind == "text" else Example(image, None, answer)
 
     def describe(self) -> str:
         return f"{self.name}: {self.count} pictures with {KINDS[self.kind]}{', also mirrored' if self.flip else ''}"
@@ -130,12 +121,7 @@ class Tolerant:
     """
 
     def __init__(self, source: Source, limit: int = 100) -> None:
-        if len(source) == 0:
-            raise InputError(f"{source.describe()} is empty")
         self.source, self.limit = source, limit
-
-    def __len__(self) -> int:
-        return len(self.source)
 
     def __getitem__(self, index: int) -> Drawn:
         self.source.check_index(index)
@@ -158,6 +144,14 @@ def check_size(size: Size) -> tuple[int, int]:
     return pair
 
 
+def decode_picture(data: bytes, name: str) -> Image.Image:
+    """Bytes of a picture -> upright RGB."""
+    try:
+        return open_image(io.BytesIO(data), name)
+    except InputError as error:
+        raise BrokenExample(str(error)) from None
+
+
 def prepare_image(picture: Image.Image, size: Size, flip: bool = False) -> torch.Tensor:
     """Scale the shorter side, crop the centre, mirror if asked: a picture -> (3, H, W) float32 in [-1, 1]."""
     if picture.mode != "RGB":  # before scaling: Pillow does not interpolate palettes
@@ -166,39 +160,27 @@ def prepare_image(picture: Image.Image, size: Size, flip: bool = False) -> torch
     return (image.flip(-1) if flip else image).contiguous()
 
 
-def decode_picture(data: bytes, name: str) -> Image.Image:
-    """Bytes of a picture -> upright RGB."""
-    if not data:
-        raise BrokenExample(f"{name} is empty; it should be a picture")
-    file = _NamedBytes(data)
-    file.name = name
+def record_of(text: str | bytes) -> dict:
+    """An object in JSON; empty if it is none."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(record := json.loads(text), dict):
+            return record
+    return {}
+
+
+def caption_of(record: dict) -> str:
+    """What a record or a row of a table says; empty if nothing."""
+    return next((record[key] for key in CAPTION_NAMES if record.get(key) and isinstance(record[key], str)), "")
+
+
+def check_caption(caption: object, name: str) -> str:
+    """A text, or the UTF-8 bytes of one, without surrounding blanks; BrokenExample if it is no caption."""
     try:
-        return open_image(file)
-    except InputError as error:
-        raise BrokenExample(str(error)) from None
-
-
-class _NamedBytes(io.BytesIO):
-    """A file in memory that appears in messages under its name."""
-
-    def __str__(self) -> str:
-        return self.name
-
-
-def check_caption(text: object, name: str) -> str:
-    """A caption without surrounding blanks, or BrokenExample if it is none."""
-    if not isinstance(text, str) or not text.strip():
-        raise BrokenExample(f"{name} has no caption")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:  # half of a surrogate pair, as JSON may hold; no tokenizer takes it
-        raise BrokenExample(f"{name} has a caption that is not text: {text!r}") from None
-    return text.strip()
-
-
-def decode_text(data: bytes, name: str) -> str:
-    """UTF-8, with or without a byte order mark."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BrokenExample(f"{name} is not UTF-8 ({error.reason})") from None
+        if isinstance(caption, bytes):
+            caption = caption.decode("utf-8-sig")  # with or without a byte order mark
+        if isinstance(caption, str) and caption.strip():
+            caption.encode()  # half of a surrogate pair, as JSON may hold, is taken by no tokenizer
+            return caption.strip()
+    except UnicodeError as error:
+        raise BrokenExample(f"{name} has a caption that is not UTF-8 text ({error.reason})") from None
+    raise BrokenExample(f"{name} has no caption")

@@ -6,16 +6,16 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-import torch
 from PIL import Image
+from torch import Generator
 from tqdm.auto import tqdm
 
 from rti.files import read_json
 from rti.images import contact_sheet, draw_regions, enlarge
-from rti.pipeline import Pipeline
+from rti.pipeline import Pipeline, PipelineOutput
 
 PROMPTS = (
     "a red star left of a blue circle",
@@ -24,65 +24,49 @@ PROMPTS = (
     "an orange cross",
     "a cyan moon and a pink circle",
 )
+SIDE = 160  # pixels of a picture on the sheet, at least
 
 
-@dataclass(frozen=True)
-class Row:
-    """One budget: its pictures, how long they took, how much faster that is, and how often such pictures are right."""
+class Row(NamedTuple):
+    """One budget, None for dense: its pictures, how long they took, and how much faster than dense that is."""
 
     budget: int | None
-    pictures: list[Image.Image]
-    regions: torch.Tensor | None  # (pictures, N)
+    drawn: PipelineOutput
     seconds: float
     speedup: float
-    accuracy: float | None
-
-    @property
-    def name(self) -> int | str:
-        return "dense" if self.budget is None else self.budget
-
-    @property
-    def title(self) -> str:
-        lines = ["dense"] if self.budget is None else [f"R = {self.budget}", f"{self.speedup:.2f}x"]
-        return "\n".join(lines + ([f"{100 * self.accuracy:.0f} % right"] if self.accuracy is not None else []))
 
 
 def run_demo(
-    pipe: Pipeline,
-    budgets: Sequence[int],
-    prompts: Sequence[str] = PROMPTS,
-    steps: int = 25,
-    seed: int = 0,
-    passes: int = 2,
-    accuracies: dict[int | None, float] | None = None,
+    pipe: Pipeline, budgets: Sequence[int], prompts: Sequence[str], steps: int, seed: int, passes: int
 ) -> list[Row]:
     """The same prompts and seeds, dense and at each budget. All take turns, so that the times are comparable."""
     times, results = defaultdict(list), {}
     for _ in tqdm(range(passes), desc="drawing", unit="pass"):
         for budget in (None, *budgets):
-            generators = [torch.Generator().manual_seed(seed + index) for index in range(len(prompts))]
+            generators = [Generator().manual_seed(seed + index) for index in range(len(prompts))]
             options = {"num_inference_steps": steps, "generator": generators, "progress": False}
             with pipe.drawing(dense=budget is None) as drawing:  # folds the LoRA in before the clock starts
                 started = time.perf_counter()
                 results[budget] = drawing(list(prompts), budget=budget, return_regions=budget is not None, **options)
                 times[budget].append(time.perf_counter() - started)
     seconds = {budget: statistics.median(some) for budget, some in times.items()}
-    return [
-        Row(budget, drawn.images, drawn.regions, took, seconds[None] / took, (accuracies or {}).get(budget))
-        for (budget, drawn), took in zip(results.items(), seconds.values(), strict=True)
-    ]
+    return [Row(budget, drawn, seconds[budget], seconds[None] / seconds[budget]) for budget, drawn in results.items()]
 
 
-def demo_sheet(rows: Sequence[Row], prompts: Sequence[str], grid: tuple[int, int], side: int = 160) -> Image.Image:
+def demo_sheet(
+    rows: Sequence[Row], prompts: Sequence[str], grid: tuple[int, int], right: dict[int | None, float]
+) -> Image.Image:
     """A row of pictures for each budget, and one more with the regions of the middle one."""
-    sheet = [(row.title, [enlarge(picture, side) for picture in row.pictures]) for row in rows]
-    middle = len(rows) // 2
-    if middle:
-        row, size = rows[middle], sheet[0][1][0].size
-        drawn = [draw_regions(*pair, grid) for pair in zip(row.pictures, row.regions, strict=True)]
-        overlay = [one if one.size == size else one.resize(size, Image.Resampling.LANCZOS) for one in drawn]
-        sheet.insert(middle + 1, (f"its {row.budget}\nregions", overlay))
-    return contact_sheet([pictures for _, pictures in sheet], [title for title, _ in sheet], list(prompts))
+    labels, sheet = [], []
+    for place, row in enumerate(rows):
+        label = "dense" if row.budget is None else f"R = {row.budget}\n{row.speedup:.2f}x"
+        labels.append(label + (f"\n{100 * right[row.budget]:.0f} % right" if row.budget in right else ""))
+        sheet.append([enlarge(picture, SIDE) for picture in row.drawn.images])
+        if place == len(rows) // 2 and row.budget is not None:
+            pairs, size = zip(row.drawn.images, row.drawn.regions, strict=True), sheet[0][0].size
+            labels.append(f"its {row.budget}\nregions")
+            sheet.append([draw_regions(*pair, grid).resize(size, Image.Resampling.LANCZOS) for pair in pairs])
+    return contact_sheet(sheet, labels, prompts)
 
 
 def measured_accuracies(folder: Path) -> tuple[dict[int | None, float], int]:

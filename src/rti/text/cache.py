@@ -12,16 +12,17 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 
 from rti.errors import InputError
-from rti.files import read_json, write_whole
+from rti.files import in_one_line, read_json, require_regular, shown, write_whole
 from rti.text.encoder import TextEncoder
 
 CONFIG, SHARD = "cache.json", "states-{:05d}.safetensors"
@@ -37,26 +38,21 @@ class TextCache:
     """
 
     def __init__(self, folder: str | Path):
-        self.folder = Path(folder)
-        config = self.folder / CONFIG
+        self.folder, config = Path(folder), Path(folder) / CONFIG
         if not config.is_file():
             raise InputError(f"{folder} is no cache of text states: it has no {CONFIG}; `rti encode` writes one")
         self.settings = read_json(config)
         self.width, self.length = self.settings.get("width"), self.settings.get("length")
-        sizes = all(type(size) is int and size > 0 for size in (self.width, self.length))
-        if not sizes or self.settings.get("format") != FORMAT:
+        if self.settings.get("format") != FORMAT or not type(self.width) is type(self.length) is int:
             raise InputError(f"{config} does not describe text states of format {FORMAT}: {self.settings}")
-        self.broken: list[Path] = []
         self._shard_of: dict[str, safe_open] = {}
         for path in sorted(self.folder.glob("states-*.safetensors")):
-            try:
-                shard = safe_open(path, framework="pt") if path.is_file() else None  # a pipe would never answer
-            except (SafetensorError, OSError):
-                shard = None
-            if shard is None or shard.metadata() != _mark(self.settings):  # as one of another cache is
-                self.broken.append(path)
-            else:
-                self._shard_of |= dict.fromkeys(shard.keys(), shard)
+            require_regular(path)  # a pipe would never answer
+            with in_one_line(f"{path} is damaged; delete it and run `rti encode` again"):
+                shard = safe_open(path, framework="pt")
+            if shard.metadata() != _mark(self.settings):
+                raise InputError(f"{path} is not of this cache; delete it and run `rti encode` again")
+            self._shard_of |= dict.fromkeys(shard.keys(), shard)
 
     def __reduce__(self):  # open files cannot be pickled: another process opens its own
         return TextCache, (self.folder,)
@@ -76,15 +72,13 @@ class TextCache:
         mask = torch.zeros(len(prompts), length, dtype=torch.bool)
         for row, prompt in enumerate(prompts):
             if prompt not in self:
-                shown = repr(prompt if len(prompt) <= 60 else prompt[:57] + "...")
-                raise InputError(f"caption {shown} is not in {self.folder}; run `rti encode` on the data of this run")
-            key = caption_key(prompt)
-            words = self._shard_of[key].get_tensor(key)
+                raise InputError(f"{shown(repr(prompt))} is not in {self.folder}; run `rti encode` on this run's data")
+            words = self._shard_of[caption_key(prompt)].get_tensor(caption_key(prompt))
             states[row, : len(words)], mask[row, : len(words)] = words, True
         return states, mask
 
 
-class CacheWriter:
+class CacheWriter(AbstractContextManager):
     """Adds captions to a cache, or begins one: `encode` what is `missing`.
 
     A shard appears under its name only when it is whole and on the disk. At the end of the `with`, also by an error,
@@ -94,18 +88,13 @@ class CacheWriter:
     def __init__(self, folder: str | Path, encoder: TextEncoder, name: str, length: int, dtype: str = DTYPES[0]):
         self.folder, self.encoder, self.pending = Path(folder), encoder, {}
         # The name is for people: folders move.
-        self.settings: dict[str, Any] = {"encoder": name, "fingerprint": fingerprint(encoder), "length": length}
-        self.settings |= {"dtype": dtype, "width": None, "format": FORMAT}
+        wanted = {"encoder": name, "fingerprint": fingerprint(encoder), "length": length, "dtype": dtype}
         self.cache = TextCache(folder) if (self.folder / CONFIG).is_file() else None
-        held = self.cache.settings if self.cache else self.settings
+        self.settings = self.cache.settings if self.cache else wanted | {"width": None, "format": FORMAT}
         for key in ("length", "dtype", "fingerprint"):
-            if held.get(key) != self.settings[key]:
-                theirs = f"{held.get('encoder')} with {key} {held.get(key)}"
-                raise InputError(f"{folder} holds text states of {theirs}, not of {name} with {self.settings[key]}")
-        self.settings = held
-
-    def __enter__(self) -> CacheWriter:
-        return self
+            if self.settings.get(key) != wanted[key]:
+                theirs = f"{self.settings.get('encoder')} with {key} {self.settings.get(key)}"
+                raise InputError(f"{folder} holds text states of {theirs}, not of {name} with {wanted[key]}")
 
     def __exit__(self, *_: object) -> None:
         self.flush()
@@ -119,27 +108,25 @@ class CacheWriter:
         for start in range(0, len(captions), batch):
             prompts = captions[start : start + batch]
             states, mask = self.encoder(prompts, self.settings["length"])
-            for prompt, words, tokens in zip(prompts, states, mask.sum(dim=1).tolist(), strict=True):
-                kept = words[:tokens].detach().to("cpu", getattr(torch, self.settings["dtype"]), copy=True)
-                self.pending[caption_key(prompt)] = kept.contiguous()
-            if not mask.equal(torch.arange(mask.shape[1], device=mask.device) < mask.sum(dim=1, keepdim=True)):
-                self.pending.clear()  # they would come back at other positions
+            counts = mask.sum(dim=1)
+            if not mask.equal(torch.arange(mask.shape[1], device=mask.device) < counts[:, None]):
                 raise InputError("the text encoder pads before the words; only padding after them can be kept")
+            states = states.detach().to("cpu", getattr(torch, self.settings["dtype"]))
+            if not states.isfinite().all():
+                raise InputError(f"text states are not finite as {self.settings['dtype']}; choose another dtype")
+            for prompt, words, tokens in zip(prompts, states, counts.tolist(), strict=True):
+                self.pending[caption_key(prompt)] = words[:tokens].clone()
             if sum(some.nbytes for some in self.pending.values()) >= SHARD_BYTES or len(self.pending) >= SHARD_CAPTIONS:
                 self.flush()
             yield len(prompts)
 
     def flush(self) -> None:
-        """Write what was added as a shard of its own, in the place of a broken one or after the last."""
+        """Write what was added as a shard of its own, after the last."""
         pending, self.pending = self.pending, {}
         if not pending:
             return
-        if not all(some.isfinite().all() for some in pending.values()):
-            raise InputError(f"text states are not finite as {self.settings['dtype']}; choose another dtype")
+        path = next(path for number in count() if not (path := self.folder / SHARD.format(number)).exists())
         self.settings["width"] = next(iter(pending.values())).shape[1]
-        broken = self.cache.broken if self.cache else []
-        paths = (self.folder / SHARD.format(number) for number in count())
-        path = next(path for path in paths if path in broken or not path.exists())
         if not (self.folder / CONFIG).exists():
             write_whole(self.folder / CONFIG, json.dumps(self.settings, indent=2) + "\n", sync=True)
         write_whole(path, save(pending, metadata=_mark(self.settings)), sync=True)

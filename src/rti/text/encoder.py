@@ -60,16 +60,14 @@ class T5TextEncoder:
         from transformers import AutoTokenizer, T5EncoderModel
 
         folder = local_path(source)
+        encoder = tokenizer = folder if folder.is_dir() else source
         if folder.exists() and not folder.is_dir():
             raise InputError(f"text encoder {source} is a file; allowed: a folder, or a name on the hub")
-        encoder, tokenizer = (folder / "text_encoder", folder / "tokenizer") if folder.is_dir() else (source, source)
-        if folder.is_dir() and not encoder.is_dir():
-            encoder = tokenizer = folder
+        if (folder / "text_encoder").is_dir():
+            encoder, tokenizer = folder / "text_encoder", folder / "tokenizer"
         with in_one_line(f"cannot load the text encoder {source}"):
-            return cls(
-                AutoTokenizer.from_pretrained(tokenizer),
-                T5EncoderModel.from_pretrained(encoder, use_safetensors=True).to(device, dtype).eval(),
-            )
+            model = T5EncoderModel.from_pretrained(encoder, use_safetensors=True).to(device, dtype).eval()
+            return cls(AutoTokenizer.from_pretrained(tokenizer), model)
 
     def to(self, device: str | torch.device) -> T5TextEncoder:
         self.encoder.to(device)

@@ -41,18 +41,20 @@ def vocabulary_line() -> str:
     return "; ".join(f"{group}: {' '.join(words)}" for group, words in WORD_GROUPS.items())
 
 
-def encode(
-    caption: str, length: int = CAPTION_LENGTH, lenient: bool = False
-) -> np.ndarray | tuple[np.ndarray, tuple[str, ...]]:
-    """Word ids of a caption, padded with 0: str -> (length,) int64. Case and punctuation do not matter.
-
-    Unknown words raise an error that lists the vocabulary. With `lenient` they are dropped instead, and
-    `(ids, dropped words)` is returned so that the caller can warn.
-    """
+def words_of(caption: str) -> tuple[list[str], list[str]]:
+    """The known words of a caption, and each unknown one once. Case and punctuation do not matter."""
     words = [word for word in (piece.strip(".,;:!?\"'()") for piece in caption.lower().split()) if word]
     # Padding is no word: a caption that spells it must not slip id 0 in between.
     known = [word for word in words if word in _IDS and word != PADDING]
-    unknown = tuple(dict.fromkeys(word for word in words if word not in _IDS or word == PADDING))
+    return known, list(dict.fromkeys(word for word in words if word not in known))
+
+
+def encode(caption: str, length: int = CAPTION_LENGTH, lenient: bool = False) -> np.ndarray:
+    """Word ids of a caption, padded with 0: str -> (length,) int64.
+
+    Unknown words raise an error that lists the vocabulary. With `lenient` they are left out.
+    """
+    known, unknown = words_of(caption)
     if unknown and not lenient:
         raise InputError(f"unknown words in {caption!r}: {', '.join(unknown)}. Words to use: {vocabulary_line()}")
     if not known:
@@ -61,7 +63,7 @@ def encode(
         raise InputError(f"caption has {len(known)} words, at most {length} fit: {caption!r}")
     ids = np.zeros(length, dtype=np.int64)
     ids[: len(known)] = [_IDS[word] for word in known]
-    return (ids, unknown) if lenient else ids
+    return ids
 
 
 def decode(ids: np.ndarray) -> str:

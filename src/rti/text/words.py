@@ -7,12 +7,13 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from rti.errors import InputError
-from rti.text.vocabulary import VOCABULARY, encode
+from rti.text.vocabulary import VOCABULARY, encode, words_of
 
 WORDS = "rti-words"  # what a config calls this kind of encoder
 
@@ -30,14 +31,10 @@ class WordEncoder(nn.Module):
 
     def ids(self, prompts: Sequence[str], length: int, lenient: bool = False) -> torch.Tensor:
         """The words of captions as ids (B, T), 0 for no word."""
-        if lenient:
-            encoded, unknown = zip(*(encode(prompt, length, lenient=True) for prompt in prompts), strict=True)
-            words = dict.fromkeys(word for some in unknown for word in some)
-            if words:
-                warnings.warn(f"unknown words left out: {', '.join(words)}", stacklevel=3)
-        else:
-            encoded = [encode(prompt, length) for prompt in prompts]
-        return torch.stack([torch.from_numpy(some) for some in encoded]).to(self.embedding.weight.device)
+        encoded = np.stack([encode(prompt, length, lenient) for prompt in prompts])
+        if unknown := dict.fromkeys(word for prompt in prompts for word in words_of(prompt)[1]):
+            warnings.warn(f"unknown words left out: {', '.join(unknown)}", stacklevel=3)
+        return torch.from_numpy(encoded).to(self.embedding.weight.device)
 
     def embed(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Word ids (B, T), 0 for no word -> states (B, T, C) and mask (B, T)."""

@@ -3,5 +3,4 @@
 studio   dense and region pictures from the same noise, step by step, with times; knows nothing of gradio
 page     the page itself
 guard    what visitors may send
-study    curves of a study, where a folder of results is given
 """

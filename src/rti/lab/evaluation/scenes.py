@@ -142,9 +142,9 @@ def verdict_sheet(result: SceneResult) -> Image.Image:
         framed = ImageOps.expand(picture, 4, WRONG if verdict["reason"] else RIGHT)
         tile = ImageOps.expand(framed, (0, 0, 0, 5 * 16), PAPER)
         # Words beside the colours: not everyone tells red from green.
-        lines = [*wrap(entry.metadata["prompt"], font, tile.width, lines=3)]
-        lines += wrap(f"wrong: {verdict['reason']}" if verdict["reason"] else "right", font, tile.width, lines=2)
-        ImageDraw.Draw(tile).multiline_text((0, framed.height), "\n".join(lines), INK, font, spacing=2)
+        said = wrap(f"wrong: {verdict['reason']}" if verdict["reason"] else "right", font, tile.width, lines=2)
+        text = f"{wrap(entry.metadata['prompt'], font, tile.width)}\n{said}"
+        ImageDraw.Draw(tile).multiline_text((0, framed.height), text, INK, font, spacing=2)
         tiles.append(tile)
     rows = [tiles[first : first + COLUMNS] for first in range(0, len(tiles), COLUMNS)]
     return contact_sheet(rows, column_labels=[entry.group.replace("_", " ") for entry in entries[:COLUMNS]])
