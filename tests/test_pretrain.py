@@ -9,12 +9,11 @@ import torch
 import rti
 from rti.loading import load_backbone
 from rti.text.words import WordEncoder
-from rti.training.assemble import made_up_words
-from rti.training.assemble_pretraining import make_trainer, new_backbone
+from rti.training.assemble import make_trainer, new_backbone, open_text
 from rti.training.config import PretrainConfig
-from rti.training.loss import draw_times, velocity_losses
-from rti.training.muon import Muon, orthogonalise, split_parameters
+from rti.training.pretraining import Muon, orthogonalise
 from rti.training.state import CannotSave, checkpoints, load_checkpoint, save_checkpoint
+from rti.training.tasks import velocity_losses
 from test_cli import run, run_json
 from test_trainer import assert_equal, trained_values
 from tiny import refused
@@ -71,14 +70,13 @@ def test_muon_finds_a_linear_map():
     assert losses[-1] < 1e-3 * losses[0]
 
 
-def test_muon_takes_the_matrices_of_blocks_and_adam_the_rest():
-    modules = torch.nn.ModuleDict(
-        {"blocks": torch.nn.ModuleList([torch.nn.Linear(3, 4)]), "head": torch.nn.Linear(4, 2)}
-    )
-    modules["head"].weight.requires_grad_(False)
-    matrices, others = split_parameters([modules])
-    assert [tuple(parameter.shape) for parameter in matrices] == [(4, 3)]
-    assert [tuple(parameter.shape) for parameter in others] == [(4,), (2,)]
+def test_muon_takes_the_matrices_of_blocks_and_adam_the_rest(tmp_path):
+    trainer = make_trainer(config_of("scenes", tmp_path / "run", steps=1))
+    muon, adam = ({id(one) for one in optimiser.param_groups[0]["params"]} for optimiser in trainer.optimisers)
+    matrices = {id(p) for name, p in trainer.parameters.items() if "blocks." in name and p.ndim == 2}
+    assert matrices
+    assert muon == matrices
+    assert adam == {id(parameter) for parameter in trainer.parameters.values()} - muon
 
 
 def test_weight_decay_is_that_of_muon_too(tmp_path):
@@ -94,9 +92,10 @@ def test_a_fresh_model_wakes_no_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda *_: pytest.fail("a GPU was asked for its state"))
     before = torch.get_rng_state()
-    first, again = (made_up_words(8, seed=3).state_dict() for _ in range(2))
+    config = config_of("scenes", tmp_path / "run")
+    backbone = new_backbone(config)
+    first, again = (open_text(config, backbone).state_dict() for _ in range(2))
     assert_equal(first, again)
-    new_backbone(config_of("scenes-jit", tmp_path / "run"))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -126,13 +125,6 @@ def test_the_velocity_loss_divides_by_the_time_that_remains():
     clean, images = torch.zeros(3, 1, 2, 2), torch.ones(3, 1, 2, 2)
     losses = velocity_losses(clean, images, torch.tensor([0.0, 0.5, 0.99]), floor=0.05)
     torch.testing.assert_close(losses, torch.tensor([1.0, 4.0, 400.0]))
-
-
-def test_times_are_logit_normal():
-    t = draw_times(20_000, -0.8, 0.8, torch.Generator().manual_seed(0))
-    logits = torch.log(t / (1 - t))
-    assert logits.mean().item() == pytest.approx(-0.8, abs=0.02)
-    assert logits.std().item() == pytest.approx(0.8, abs=0.02)
 
 
 def test_a_broken_checkpoint_is_passed_over_for_the_one_before(tmp_path):

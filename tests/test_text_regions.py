@@ -8,8 +8,9 @@ import torch
 import rti
 from close import assert_close
 from rti.method.text_regions import TextRegions
+from rti.training.config import TrainConfig
 from rti.training.draws import DrawSettings, draw
-from rti.training.elastic import Dial, ElasticObjective, draw_dial
+from rti.training.elastic import Dial, ElasticObjective
 from tiny import CORE, make_backbone, make_condition, make_inputs, randomise_trainable, refused
 
 LENGTH = 6  # text tokens of the tiny model
@@ -114,7 +115,9 @@ def test_what_cannot_be_shortened_is_refused():
 
 def test_every_text_budget_is_drawn_and_the_full_text_as_often_as_told():
     generator = torch.Generator().manual_seed(0)
-    drawn = [draw_dial((8, 16), 0.1, generator, (2, 3), 0.25).text_budget for _ in range(2000)]
+    texts = dict(text_budgets=(2, 3), full_text=0.25)
+    config = TrainConfig(model="m", output="o", data="d", steps=1, budgets=(8, 16), **texts)
+    drawn = [Dial.draw(config, generator).text_budget for _ in range(2000)]
     assert set(drawn) == {None, 2, 3}
     assert abs(drawn.count(None) / 2000 - 0.25) < 0.04
     assert abs(drawn.count(2) / 2000 - 0.375) < 0.04

@@ -64,7 +64,7 @@ def letters(captions: list[str], length: int) -> tuple[torch.Tensor, torch.Tenso
     return states, mask
 
 
-def make_trainer(folder, family="jit", backbone=None, cuts_from="estimate", **changes) -> Trainer:
+def make_trainer(folder, family="jit", backbone=None, cuts_from="estimate", kind=Adaptation, **changes) -> Trainer:
     """A small model and four pictures that come round and round."""
     backbone = backbone or make_backbone(family)
     torch.manual_seed(0)  # LoRA's A starts at random
@@ -75,7 +75,7 @@ def make_trainer(folder, family="jit", backbone=None, cuts_from="estimate", **ch
     settings |= dict(sample_every=0, log_with="none")
     config = TrainConfig(model="tiny", output=str(folder), data="made up", **settings | changes)
     stream = Stream(FourPictures(backbone.image_size), config.seed)
-    return Trainer(config, Adaptation(config, model, stream, letters if family == "minit2i" else None))
+    return Trainer(config, kind(config, model, stream, letters if family == "minit2i" else None))
 
 
 def trained_values(trainer: Trainer) -> dict[str, torch.Tensor]:
@@ -98,6 +98,34 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, family, cuts_from):
     assert parts.step == 3
     parts.run()
     assert_equal(trained_values(parts), trained_values(whole))
+
+
+class FromItsOwnStates(Adaptation):
+    """A task whose micro-batches are states of its own: what it was given last, a little changed."""
+
+    memory = torch.zeros(8, 3, 32, 32)
+
+    def batch(self, step: int, numbers: range, once: Dial) -> tuple:
+        images, *others = super().batch(step, numbers, once)
+        self.memory = self.memory.clone()
+        self.memory[numbers] = 0.5 * self.memory[numbers] + 0.5 * images
+        return self.memory[numbers].clone(), *others
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {"memory": self.memory}
+
+    def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.memory = tensors["memory"]
+
+
+def test_a_task_says_where_its_micro_batches_come_from_and_keeps_a_state_of_its_own(tmp_path):
+    trainers = [make_trainer(tmp_path / "whole", kind=FromItsOwnStates)]
+    trainers[0].run()
+    for steps in (3, 6):
+        trainers.append(make_trainer(tmp_path / "parts", kind=FromItsOwnStates, steps=steps))
+        trainers[-1].run()
+    assert_equal(trained_values(trainers[2]), trained_values(trainers[0]))
+    assert torch.equal(trainers[2].task.memory, trainers[0].task.memory)
 
 
 def adapter_of(run: Path) -> dict[str, bytes]:
@@ -249,8 +277,7 @@ def test_training_lowers_the_loss_at_every_budget_and_leaves_the_backbone_alone(
 
     @torch.no_grad()
     def losses() -> list[float]:
-        examples = [trainer.task.stream.source.source[index] for index in range(4)]
-        batch = collate([(example, 0, index) for index, example in enumerate(examples)], 4)
+        batch = collate([trainer.task.stream.source[index] for index in range(4)])
         images, condition = batch.images, trainer.task.inputs(batch)
         draws = draw(images.shape[1:], seed=9, step=0, examples=range(4), settings=DrawSettings(drop=0.0))
         return [
@@ -376,7 +403,7 @@ def _no_space() -> None:
 
 def test_an_adapter_or_a_sheet_that_cannot_be_written_does_not_end_the_run(tmp_path, monkeypatch, capsys):
     trainer = make_trainer(tmp_path / "run", steps=5, save_every=2, sample_every=2, sample_steps=1)
-    monkeypatch.setattr("rti.training.trainer.draw_sheet", lambda task: _no_space())
+    monkeypatch.setattr("rti.training.log.draw_sheet", lambda task: _no_space())
     save = trainer.task.save
     monkeypatch.setattr(trainer.task, "save", lambda *values: _no_space() if trainer.step == 4 else save(*values))
     trainer.run()
@@ -405,7 +432,7 @@ def test_a_signal_in_the_middle_of_an_exchange_is_not_lost(tmp_path, monkeypatch
 def test_a_signal_while_samples_are_drawn_still_saves_the_step(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path / "run", steps=50, save_every=50, sample_every=3)
     stop = lambda task: os.kill(os.getpid(), signal.SIGTERM) or _no_space()  # noqa: E731
-    monkeypatch.setattr("rti.training.trainer.draw_sheet", stop)
+    monkeypatch.setattr("rti.training.log.draw_sheet", stop)
     trainer.run()
     assert make_trainer(tmp_path / "run", steps=50).step == 3
 

@@ -23,14 +23,13 @@ from rti.cli.generate import generate
 from rti.cli.gone import without_what_is_gone
 from rti.cli.info import flops, info
 from rti.cli.output import one_line_warnings, safe, show_error
-from rti.cli.pretrain import pretrain
 from rti.cli.probe import probes
 from rti.cli.regions import regions
 from rti.cli.sample import sample
 from rti.cli.scenes import scenes
 from rti.cli.score import scores
 from rti.cli.study import study
-from rti.cli.train import SettingsCommand, train
+from rti.cli.train import SettingsCommand, pretrain, train
 from rti.cli.web import web
 from rti.errors import InputError
 

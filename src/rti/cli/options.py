@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -103,20 +103,21 @@ class MoreBudgets:
         return Budgets(image, parse_budget(self.guidance_budget), parse_budget(self.text_budget))
 
 
-def command(function: Callable[..., Any]) -> Callable[..., None]:
+def command(function: Callable[..., Any], more: Iterable[inspect.Parameter] = ()) -> Callable[..., None]:
     """A command of a function: options may stand together in a dataclass, and what it gives back `--json` prints.
 
     A parameter that is a dataclass of options stands for the options, one for each field: the command line shows them
     after the function's own, the function gets them back as the dataclass. A function that returns a dict has the
-    option --json.
+    option --json, and ends like any interrupted command, with 130, where it says to have been `stopped`. `more` options
+    go to the function's `**rest`.
     """
-    parameters, shared, groups = [], [], {}
+    parameters, shared, groups = [], list(more), {}
     hints = get_type_hints(function)
     for name, parameter in inspect.signature(function).parameters.items():
         if is_dataclass(hints[name]):
             groups[name] = hints[name]
             shared += _options_of(hints[name])
-        else:
+        elif parameter.kind is not inspect.Parameter.VAR_KEYWORD:
             parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
     if gives := hints.get("return") not in (None, type(None)):
         asked = typer.Option(False, "--json", help="Print one JSON line at the end.")
@@ -132,6 +133,8 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
         found = function(**together, **values)
         if json and found is not None:
             show_json(found)
+        if found and found.get("stopped"):
+            raise typer.Exit(130)
 
     unfolded.__signature__ = inspect.Signature(parameters + shared)
     unfolded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters + shared}

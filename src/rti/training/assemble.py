@@ -1,9 +1,10 @@
-"""Putting a training run together from its settings: model, data, conditions, trainer."""
+"""From settings to a run: what was typed becomes its settings; model, data and text encoder become its trainer."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import os
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,46 +15,110 @@ from rti.adapter import load_weights
 from rti.backbones.base import Backbone
 from rti.data import open_data
 from rti.elastic import attach
-from rti.errors import InputError
-from rti.loading import build, load_backbone
+from rti.errors import InputError, check_choice
+from rti.files import in_one_line, read_json, write_whole
+from rti.hub import is_repository_name
+from rti.loading import FAMILIES, build, load_backbone
 from rti.method.budgets import resolve_budget
-from rti.method.config import ReductionConfig
-from rti.method.reductions import Reduction, make_reduction
-from rti.presets import preset_of
+from rti.method.config import ReductionConfig, check_all_finite
+from rti.method.reductions import REDUCTIONS, make_reduction
+from rti.parsing import convert_stored, parse_pairs
+from rti.presets import FROM_SCRATCH, PRESETS, SCENES_TRAINING, find_preset, preset_of
 from rti.text.cache import TextCache
-from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
+from rti.text.encoder import WORDS, TextEncoder, load_text_encoder, text_encoder_of
 from rti.text.words import WordEncoder
-from rti.training.config import FREE, RunConfig, TrainConfig
+from rti.training.config import FREE, PretrainConfig, RunConfig, TrainConfig, preset_values
 from rti.training.draws import seeded
 from rti.training.elastic import Adaptation
-from rti.training.settings import check_unchanged, write_settings
+from rti.training.pretraining import BaseTraining
 from rti.training.state import checkpoints
 from rti.training.stream import Stream
-from rti.training.tasks import Task
 from rti.training.trainer import Trainer
 
-
-def make_trainer(config: TrainConfig, reduction: ReductionConfig) -> Trainer:
-    """Load, attach, open the data, and resume where the folder's run stopped."""
-    dtype = getattr(torch, config.dtype)
-    backbone = load_backbone(config.model, init=config.init, seed=config.seed, dtype=dtype)
-    _check_fits(config, reduction, backbone)
-    stream, encoder = open_stream(config, backbone), open_text(config, backbone)
-    with seeded(config.seed):  # LoRA's A starts at random
-        model = attach(backbone, reduction)
-    if config.start_from is not None and not checkpoints(Path(config.output)):
-        load_weights(model, config.start_from)
-    task = Adaptation(config, model, stream, encoder)
-    return start(config, task, asdict(config) | {"reduction": reduction.to_dict()})
+CONFIG = "config.json"
 
 
-def start(config: RunConfig, task: Task, settings: dict[str, Any]) -> Trainer:
-    """The trainer of a task, and its settings in the run's folder once they have proved to be usable."""
-    check_unchanged(Path(config.output), settings, FREE)
+def resolve(
+    given: dict[str, Any], reduction: str | None = None, dry_run: bool = False
+) -> tuple[TrainConfig, ReductionConfig]:
+    """The settings of a run of `rti train`: the preset's, or those of a config file, overridden by what is typed.
+
+    `given` are settings of the run and of its reduction, as text or as values, None where not; a dry run needs but the
+    model. A model that is a .json file is the config of another run.
+    """
+    stored, name = {}, reduction or "region"
+    given = {key: value for key, value in given.items() if value is not None}
+    if Path(str(given.get("model"))).suffix == ".json":
+        stored = read_json(Path(given.pop("model")))
+        of_reduction = stored.pop("reduction", {})
+        if not isinstance(of_reduction, dict):
+            raise InputError(f"reduction {of_reduction!r} is not usable; expected an object with its settings")
+        kept = of_reduction.pop("reduction", "region")
+        name = reduction or kept
+        stored |= of_reduction if name == kept else {"core": of_reduction.get("core")}
+    check_choice("reduction", name, REDUCTIONS)
+    kind = REDUCTIONS[name][0]
+    values = convert_stored(stored | given, kind, TrainConfig)
+    model = values.get("model")
+    if model is not None and not os.path.exists(model):
+        if usual := preset_values(model):
+            values = usual | {"core": kind.own_core(usual["core"])} | values
+        elif not is_repository_name(model):
+            names = ", ".join([*SCENES_TRAINING, *PRESETS])
+            raise InputError(f"unknown model {model!r}; allowed: {names}, or the folder of a checkpoint")
+    if dry_run:
+        values = {"output": "(not given)", "data": "(not given)"} | values
+    values = kind.training_defaults() | values
+    missing = [field for field in ("model", "output", "data", "budgets", "steps", "core") if values.get(field) is None]
+    if missing:
+        raise InputError(f"to train {model}, give {', '.join('--' + field for field in missing)} as well")
+
+    def part(of: type) -> dict[str, Any]:
+        return {field.name: values[field.name] for field in fields(of) if field.name in values}
+
+    config = TrainConfig(**part(TrainConfig))
+    reduced = kind.from_dict(part(kind) | {"text_regions": bool(config.text_budgets)})
+    check_all_finite(reduced)
+    return config, reduced
+
+
+def make_trainer(config: RunConfig, reduction: ReductionConfig | None = None) -> Trainer:
+    """A run, resumed where its folder's stopped: elastic fine-tuning, or base training where there is no reduction."""
+    folder, settings = Path(config.output), asdict(config)
+    begins = config.start_from is not None and not checkpoints(folder)
+    if reduction is None:
+        backbone = new_backbone(config)
+        stream, encoder = open_stream(config, backbone), open_text(config, backbone)
+        if begins:
+            start_from(backbone, encoder, Path(config.start_from))
+        task = BaseTraining(config, backbone, stream, encoder)
+    else:
+        settings["reduction"] = reduction.to_dict()
+        dtype = getattr(torch, config.dtype)
+        backbone = load_backbone(config.model, init=config.init, seed=config.seed, dtype=dtype)
+        _check_fits(config, reduction, backbone)
+        stream, encoder = open_stream(config, backbone), open_text(config, backbone)
+        with seeded(config.seed):  # LoRA's A starts at random
+            model = attach(backbone, reduction)
+        if begins:
+            load_weights(model, config.start_from)
+        task = Adaptation(config, model, stream, encoder)
+    check_unchanged(folder, settings)
     trainer = Trainer(config, task)
-    if trainer.accelerator.is_main_process:
-        write_settings(Path(config.output), settings)
+    if trainer.accelerator.is_main_process:  # only now: the settings have proved to be usable
+        write_whole(folder / CONFIG, json.dumps(settings, indent=2) + "\n")
     return trainer
+
+
+def check_unchanged(folder: Path, settings: dict[str, Any]) -> None:
+    """Refuse to go on with a run (one without a checkpoint has not begun) under settings that must not change."""
+    path = folder / CONFIG
+    if not path.is_file() or not checkpoints(folder):
+        return
+    before, now = read_json(path), json.loads(json.dumps(settings))
+    changed = [key for key in sorted(set(before) | set(now)) if key not in FREE and before.get(key) != now.get(key)]
+    if changed:
+        raise InputError(f"{folder} holds a run with another {', '.join(changed)}; choose another output folder")
 
 
 def _check_fits(config: TrainConfig, reduction: ReductionConfig, backbone: Backbone) -> None:
@@ -61,11 +126,10 @@ def _check_fits(config: TrainConfig, reduction: ReductionConfig, backbone: Backb
     for budgets in (config.budgets, [config.estimate_budget or 1]):
         if max(budgets) > backbone.patches:
             raise InputError(f"budgets {budgets} are not usable; allowed: 1 to {backbone.patches} regions")
-    if config.text_budgets:
-        if backbone.conditioned_on != "text":
-            raise InputError(f"text_budgets given, but {type(backbone).__name__} draws from labels and has no text")
-        for budget in config.text_budgets:
-            resolve_budget(budget, backbone.config.prompt_length, "text budget")
+    if config.text_budgets and backbone.conditioned_on != "text":
+        raise InputError(f"text_budgets given, but {type(backbone).__name__} draws from labels and has no text")
+    for budget in config.text_budgets:
+        resolve_budget(budget, backbone.config.prompt_length, "text budget")
 
 
 def open_stream(config: RunConfig, backbone: Backbone) -> Stream:
@@ -78,26 +142,57 @@ def open_stream(config: RunConfig, backbone: Backbone) -> Stream:
 
 
 def open_text(config: RunConfig, backbone: Backbone) -> TextEncoder | None:
-    """What turns captions into text states: a cache, the model's encoder, or made-up word vectors; None for labels."""
+    """What turns captions into text states; None for labels.
+
+    It is a cache, an encoder, or a fresh vector for each word of the scenes world. In base training these learn with
+    the backbone; to random weights, which are there to try the machinery, they are good enough.
+    """
     if backbone.conditioned_on != "text":
         return None
-    width = backbone.config.txt_input_size
+    width, length = backbone.config.txt_input_size, backbone.config.prompt_length
     if config.text_cache is not None:
         cache = TextCache(config.text_cache)
-        length = backbone.config.prompt_length
         if (cache.width, cache.length) != (width, length):
             held = f"{cache.length} tokens of width {cache.width}"
             raise InputError(f"{config.text_cache} holds {held}; the model takes {length} of width {width}")
         return cache
-    if config.text_encoder is None and getattr(config, "init", None) == "random":
-        return made_up_words(width, config.seed)  # random weights are there to try the machinery: so are these
+    base = isinstance(config, PretrainConfig)
+    if config.text_encoder is None and (backbone.config.llm == WORDS if base else config.init == "random"):
+        with seeded(config.seed):
+            return WordEncoder(width)
     return load_text_encoder(config.text_encoder or text_encoder_of(backbone))
 
 
-def made_up_words(width: int, seed: int) -> TextEncoder:
-    """A random vector for each word of the scenes world, where there is no text encoder to load."""
-    with seeded(seed):
-        return WordEncoder(width)
+def new_backbone(config: PretrainConfig) -> Backbone:
+    """A backbone of the asked sizes, ready to learn."""
+    preset = find_preset(config.model)
+    if preset is None and config.model not in FROM_SCRATCH:
+        raise InputError(f"unknown model {config.model!r}; allowed: {', '.join(FROM_SCRATCH)}, or a preset")
+    family, sizes = FROM_SCRATCH.get(config.model) or (preset.family, preset.sizes)
+    with in_one_line(f"sizes {','.join(config.sizes)} make no model"):
+        backbone = build(family, sizes | parse_pairs(config.sizes, FAMILIES[family].config_type)).to_empty(device="cpu")
+        check_all_finite(backbone.config)
+    with seeded(config.seed):
+        backbone.reset_parameters()
+    return backbone
+
+
+def start_from(backbone: Backbone, encoder: TextEncoder | None, folder: Path) -> None:
+    """Take the weights of a saved model; tables of positions are the new model's own."""
+    saved = load_backbone(folder)
+    if type(saved) is not type(backbone):
+        raise InputError(f"{folder} holds {saved.family}, but {backbone.family} is to be trained")
+    ours, theirs = (
+        {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
+        for model in (backbone, saved)
+    )
+    wrong = [name for name, value in theirs.items() if name not in ours or ours[name].shape != value.shape]
+    if wrong or len(ours) != len(theirs):
+        raise InputError(f"{folder} has other sizes than the model to be trained{': ' + wrong[0] if wrong else ''}")
+    for name, value in theirs.items():
+        ours[name].copy_(value)
+    if isinstance(encoder, torch.nn.Module):
+        encoder.load_state_dict(load_text_encoder(text_encoder_of(saved)).state_dict())
 
 
 def describe(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
@@ -107,32 +202,24 @@ def describe(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
     _check_fits(config, reduction, backbone)
     with torch.device("meta"):
         module = make_reduction(reduction, backbone)
-    trainable = cost.trainable_count(backbone, module, reduction)
-    parameters = cost.parameter_count(backbone)
-    forward = [_mean_flops(config, backbone, module, budget) for budget in config.budgets]
+    parameters, trainable = cost.parameter_count(backbone), cost.trainable_count(backbone, module, reduction)
+
+    def flops(budget: int) -> float:
+        """Of a batch's forward passes, over the text budgets that a step may draw."""
+        full, *short = (cost.reduced_flops(backbone, module, budget, text) for text in (None, *config.text_budgets))
+        share = config.full_text if short else 1.0
+        return config.batch * (share * full + (1 - share) * sum(short) / max(len(short), 1))
+
     # Forward, and as much again for the gradients of the activations; the frozen weights get none.
-    step = 2 * config.batch * sum(forward) / len(forward)
-    estimate = 0.0
-    if module.uses_estimate and config.estimate == "pass":
-        budget = config.estimate_budget or min(config.budgets)
-        estimate = (1 - config.blind) * config.batch * _mean_flops(config, backbone, module, budget)
-    bytes_per_weight = 4 if config.dtype == "float32" else 2
-    return json.loads(json.dumps(asdict(config))) | {
-        "reduction": json.loads(json.dumps(reduction.to_dict())),
+    step = 2 * sum(map(flops, config.budgets)) / len(config.budgets)
+    estimated = module.uses_estimate and config.estimate == "pass"
+    estimate = (1 - config.blind) * flops(config.estimate_budget or min(config.budgets)) if estimated else 0.0
+    return json.loads(json.dumps(asdict(config) | {"reduction": reduction.to_dict()})) | {
         "parameters": parameters,
         "trainable": trainable,
         "accumulation_on_one_process": config.accumulation(1),
-        "weights_gigabytes": round(bytes_per_weight * parameters / 1e9, 2),
+        "weights_gigabytes": round((4 if config.dtype == "float32" else 2) * parameters / 1e9, 2),
         "training_state_gigabytes": round(4 * 5 * trainable / 1e9, 2),  # weight, gradient, two moments, average
         "teraflops_per_step": round((step + estimate) / 1e12, 1),
         "estimate_share_of_step": round(estimate / (step + estimate), 3),
     }
-
-
-def _mean_flops(config: TrainConfig, backbone: Backbone, reduction: Reduction, budget: int) -> float:
-    """A forward pass at a budget, over the text budgets that a step may draw."""
-    full = cost.reduced_flops(backbone, reduction, budget)
-    if not config.text_budgets:
-        return full
-    short = [cost.reduced_flops(backbone, reduction, budget, text) for text in config.text_budgets]
-    return config.full_text * full + (1 - config.full_text) * sum(short) / len(short)

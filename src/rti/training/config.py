@@ -7,11 +7,10 @@ from typing import Any
 
 from rti.errors import InputError, check_choice, check_finite
 from rti.method.config import setting
-from rti.presets import PRESETS, SCENES_TRAINING, find_preset
+from rti.presets import SCENES_TRAINING, find_preset
 
 PRECISIONS, TRACKERS, OPTIMISERS = ("no", "bf16", "fp16"), ("tensorboard", "wandb", "none"), ("muon", "adamw")
-ESTIMATES = ("pass", "blur")
-DTYPES = ("float32", "bfloat16", "float16")
+ESTIMATES, DTYPES = ("pass", "blur"), ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,17 +22,13 @@ class RunConfig:
     data: str
     steps: int = setting(least=1, help="Steps to train; more of them lengthen a run that has ended.")
     batch: int = setting(256, least=1, help="Examples a step, of all processes and accumulated micro-batches together.")
-    batch_per_device: int = setting(
-        8, least=1, help="Most examples at once on a device; lowered to what divides the batch."
-    )
+    batch_per_device: int = setting(8, least=1, help="Most examples at once on a device; lowered to divide the batch.")
     learning_rate: float = setting(1e-4, above=0, help="At its highest.")
     warmup: int = setting(2000, least=0, help="Steps at the start over which the learning rate rises.")
     cooldown: int = setting(0, least=0, help="Steps at the end over which the learning rate falls to zero.")
     weight_decay: float = setting(0.0, least=0, help="Of AdamW.")
     clip: float = setting(1.0, above=0, help="Longest gradient; longer ones are shortened to it.")
-    ema: float = setting(
-        0.9999, least=0, most=1, help="Decay of the moving average of the weights, which is what is for use."
-    )
+    ema: float = setting(0.9999, least=0, most=1, help="Decay of the average of the weights, which is for use.")
     time_mean: float = setting(-0.8, help="Mean of the logit-normal that times are drawn from.")
     time_deviation: float = setting(0.8, above=0, help="Its standard deviation.")
     drop: float = setting(0.1, least=0, most=1, help="Share of examples that lose their condition.")
@@ -43,9 +38,7 @@ class RunConfig:
     mixed_precision: str = setting("no", among=PRECISIONS, help=f"Autocast: {', '.join(PRECISIONS)}.")
     compile: bool = setting(False, help="Compile the blocks, by torch.compile.")
     gradient_checkpointing: bool = setting(False, help="Compute activations twice instead of keeping them.")
-    workers: int | None = setting(
-        None, least=0, most=256, help="Processes that read data; none: no one on a CPU, four beside a GPU."
-    )
+    workers: int | None = setting(None, least=0, most=256, help="Processes that read data; none: 4 for a GPU, else 0.")
     text_encoder: str | None = setting(None, help="Folder or hub name of the T5; none: the one the model names.")
     text_cache: str | None = setting(None, help="Folder written by rti encode, in place of a text encoder.")
     log_with: str = setting("tensorboard", among=TRACKERS, help=f"Beside log.jsonl: {', '.join(TRACKERS)}.")
@@ -81,6 +74,11 @@ class RunConfig:
             )
         return self.batch // together
 
+    def shares(self, process: int, processes: int) -> list[range]:
+        """The micro-batches of one process in a step, as numbers in the global batch: they go round the processes."""
+        size, stride = self.batch_per_device, self.batch // self.accumulation(processes)
+        return [range(first, first + size) for first in range(process * size, self.batch, stride)]
+
     def learning_rate_factor(self, step: int) -> float:
         """What the learning rate is multiplied by at a step, counted from 0."""
         rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
@@ -101,19 +99,11 @@ class TrainConfig(RunConfig):
     budgets: tuple[int, ...] = setting(least=1, help="Regions to serve; each step draws one of them.")
     init: str | None = setting(None, help="random: random weights, to try the machinery.")
     dtype: str = setting("float32", among=DTYPES, help="Of the frozen weights; what trains is always float32.")
-    estimate: str = setting(
-        "pass", among=ESTIMATES, help="Of the clean picture, to cut by: pass (of the model) or blur (of the picture)."
-    )
+    estimate: str = setting("pass", among=ESTIMATES, help="To cut by: a pass of the model, or a blur of the picture.")
     estimate_budget: int | None = setting(None, least=1, help="Regions of that pass; none: the smallest budget.")
-    blind: float = setting(
-        0.1, least=0, most=1, help="Share of steps without an estimate, as at a sampler's first step."
-    )
-    text_budgets: tuple[int, ...] = setting(
-        (), least=1, help="Text regions, drawn for every step; none: the text stays whole."
-    )
-    full_text: float = setting(
-        0.25, least=0, most=1, help="Share of steps with all of the text, where there are text budgets."
-    )
+    blind: float = setting(0.1, least=0, most=1, help="Share of steps without one, as at a sampler's first step.")
+    text_budgets: tuple[int, ...] = setting((), least=1, help="Text regions, one drawn a step; none: all of the text.")
+    full_text: float = setting(0.25, least=0, most=1, help="Share of steps with all of the text, beside text budgets.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -140,9 +130,7 @@ class PretrainConfig(RunConfig):
     optimiser: str = setting("muon", among=OPTIMISERS, help="muon (matrices of blocks; AdamW for the rest) or adamw.")
     learning_rate: float = _usually(3e-3, "learning_rate")
     adam_learning_rate: float = setting(2e-3, above=0, help="Of what is not a matrix of a block, beside Muon.")
-    weight_decay: float | None = setting(
-        None, least=0, help="Of all that trains; none: 0.01 for Muon's matrices, 0 for AdamW."
-    )
+    weight_decay: float | None = setting(None, least=0, help="Of all that trains; none: 0.01 for Muon, 0 for AdamW.")
     warmup: int = _usually(200, "warmup")
     ema: float = _usually(0.999, "ema")
     save_every: int = _usually(250, "save_every")
@@ -155,9 +143,6 @@ class PretrainConfig(RunConfig):
 
 def preset_values(model: str) -> dict[str, Any]:
     """What the paper fixes for a released model: its budgets, steps and core; and what suits a model that ships."""
-    if model in SCENES_TRAINING:
-        return SCENES_TRAINING[model]
     preset = find_preset(model)
-    if preset is None:
-        raise InputError(f"{model!r} is no preset; allowed: {', '.join(PRESETS)}, or give budgets, steps and core")
-    return {"budgets": preset.budgets, "steps": preset.steps, "core": preset.core}
+    usual = {} if preset is None else {"budgets": preset.budgets, "steps": preset.steps, "core": preset.core}
+    return SCENES_TRAINING.get(model, usual)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 
 from rti.data.shuffle import scramble
-from rti.training.loss import draw_times
 
 
 class Draws(NamedTuple):
@@ -50,12 +49,13 @@ def draw(shape: Sequence[int], seed: int, step: int, examples: Sequence[int], se
     rows = []
     for example in examples:
         generator = torch.Generator().manual_seed(_mix(seed, step, example))
-        t = draw_times(1, settings.time_mean, settings.time_deviation, generator)
+        normal = torch.randn((), generator=generator)
+        t = torch.sigmoid(settings.time_mean + settings.time_deviation * normal)  # logit-normal
         uniform = torch.rand(2, generator=generator)
         low, high = settings.estimate_steps
         steps = low + (uniform[1] * (high - low + 1)).floor().clamp(max=high - low)
         noise = torch.randn(tuple(shape), generator=generator)
-        rows.append((t[0], noise, uniform[0] < settings.drop, steps / settings.sampling_steps))
+        rows.append((t, noise, uniform[0] < settings.drop, steps / settings.sampling_steps))
     return Draws(*(torch.stack(column) for column in zip(*rows, strict=True)))
 
 

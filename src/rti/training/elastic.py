@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +15,8 @@ from rti.flow import interpolate
 from rti.text.encoder import TextEncoder
 from rti.training.config import TrainConfig
 from rti.training.draws import Draws
-from rti.training.loss import velocity_losses
 from rti.training.stream import Stream
-from rti.training.tasks import BETAS, Task
+from rti.training.tasks import BETAS, Task, velocity_losses
 
 
 class Dial(NamedTuple):
@@ -28,20 +26,15 @@ class Dial(NamedTuple):
     blind: bool  # without an estimate, as at a sampler's first step
     text_budget: int | None = None  # text regions; None: all of the text
 
+    @classmethod
+    def draw(cls, config: TrainConfig, generator: torch.Generator) -> Dial:
+        def among(some: tuple[int, ...]) -> int:
+            return some[int(torch.randint(len(some), (), generator=generator))]
 
-def draw_dial(
-    budgets: Sequence[int],
-    blind: float,
-    generator: torch.Generator,
-    text_budgets: Sequence[int] = (),
-    full_text: float = 0.0,
-) -> Dial:
-    """The budget of a step, whether it goes without an estimate, and the budget of its text."""
-    budget = budgets[int(torch.randint(len(budgets), (), generator=generator))]
-    dial = Dial(budget, bool(torch.rand((), generator=generator) < blind))
-    if not text_budgets or torch.rand((), generator=generator) < full_text:
-        return dial
-    return dial._replace(text_budget=text_budgets[int(torch.randint(len(text_budgets), (), generator=generator))])
+        budget, blind = among(config.budgets), bool(torch.rand((), generator=generator) < config.blind)
+        if not config.text_budgets or torch.rand((), generator=generator) < config.full_text:
+            return cls(budget, blind)
+        return cls(budget, blind, among(config.text_budgets))
 
 
 class ElasticObjective(nn.Module):
@@ -115,8 +108,7 @@ class Adaptation(Task):
         return [torch.optim.AdamW(parameters, lr=self.config.learning_rate, betas=BETAS, weight_decay=decay)]
 
     def draw_once(self, generator: torch.Generator) -> Dial:
-        config = self.config
-        return draw_dial(config.budgets, config.blind, generator, config.text_budgets, config.full_text)
+        return Dial.draw(self.config, generator)
 
     def label(self, once: Dial) -> str:
         return f"R={once.budget}"

@@ -1,7 +1,7 @@
-"""Checkpoints of a run: folders written whole or not at all, tensors as safetensors, the rest as JSON. No pickle.
+"""What a run survives by: its folder is its own, it stops when asked, and its checkpoints are whole or not at all.
 
-They hold whole tensors: a run that was sharded over processes goes on on any other number of them. A digest in the JSON
-tells what the disk has changed since.
+A checkpoint has its tensors as safetensors and the rest as JSON; no pickle. They are whole tensors: a run that was
+sharded over processes goes on on any other number of them. A digest in the JSON tells what the disk has changed since.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from rti.errors import InputError, check_whole
-from rti.files import read_json, sync_folder
+from rti.files import first_line, read_json, sync_folder
 
 
 class CannotSave(Exception):
@@ -32,18 +33,42 @@ NAME, TENSORS, VALUES, LOCK = "checkpoint-{:08d}", "state.safetensors", "state.j
 
 
 def hold(run: Path) -> Any:
-    """Keep other processes from training in a folder. The system lets go of it when this process ends, however."""
+    """Keep other processes from training in a folder, and remove what a killed run had half written.
+
+    The system lets go of the folder when this process ends, however it does.
+    """
     from filelock import FileLock, Timeout  # comes with huggingface_hub
 
     lock = FileLock(run / LOCK, timeout=0)
     try:
         run.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {run}: {first_line(error)}") from None
+    try:
         lock.acquire()
     except Timeout:
         raise InputError(f"another process is training in {run}; wait for its end, or choose another folder") from None
     except (OSError, NotImplementedError) as error:  # not every file system knows locks
         print(f"rti: warning: {run} cannot be locked ({error}); no other run may use it now", file=sys.stderr)
+    for torn in (*run.glob("checkpoint-*.part"), *run.glob("*/.saving-*")):
+        shutil.rmtree(torn, ignore_errors=True)
     return lock
+
+
+@contextmanager
+def on_stop_signal(stop: Callable[..., Any]) -> Iterator[None]:
+    """Call `stop` at SIGTERM and Ctrl-C instead of ending the process; the handlers from before come back."""
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """Complete checkpoints, oldest first."""
+    return sorted(folder for folder in run.glob("checkpoint-*") if folder.suffix != ".part")
 
 
 def save_checkpoint(run: Path, step: int, tensors: dict[str, torch.Tensor], values: dict[str, Any], keep: int) -> None:
@@ -65,7 +90,7 @@ def save_checkpoint(run: Path, step: int, tensors: dict[str, torch.Tensor], valu
         sync_folder(run)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(part, ignore_errors=True)
-        raise CannotSave(getattr(error, "strerror", None) or " ".join(str(error).split())) from None
+        raise CannotSave(first_line(error)) from None
     written = checkpoints(run)
     here = written.index(final)
     # Later ones were passed over as broken when the run was resumed; they must not count among those kept.
@@ -98,8 +123,8 @@ def load_checkpoint(
                     raise InputError(f"{name} is missing or of another shape")
             return tensors, values
         except (OSError, SafetensorError, InputError) as error:
-            reason = " ".join(str(error).split())
-            print(f"rti: warning: {folder} cannot be read ({reason}); trying the one before", file=sys.stderr)
+            problem = f"{folder} cannot be read ({first_line(error)})"
+            print(f"rti: warning: {problem}; trying the one before", file=sys.stderr)
     return None
 
 
@@ -110,17 +135,6 @@ def _digest(file: Path, values: dict[str, Any]) -> str:
         while chunk := opened.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def sweep(run: Path) -> None:
-    """Remove what a killed run had half written."""
-    for torn in (*run.glob(NAME.replace("{:08d}", "*.part")), *run.glob("*/.saving-*")):
-        shutil.rmtree(torn, ignore_errors=True)
-
-
-def checkpoints(run: Path) -> list[Path]:
-    """Complete checkpoints, oldest first."""
-    return sorted(folder for folder in run.glob(NAME.replace("{:08d}", "*")) if folder.suffix != ".part")
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,46 +12,70 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from rti.errors import InputError
+from rti.files import first_line
 from rti.precision import emulated_warning, is_emulated
-from rti.training.average import MovingAverage
 from rti.training.config import RunConfig
-from rti.training.draws import DrawSettings, draw
-from rti.training.log import Journal, draw_sheet, tracker_of
-from rti.training.signals import on_stop_signal
-from rti.training.state import CannotSave, hold, load_checkpoint, put, save_checkpoint, sweep, whole
-from rti.training.stream import MicroBatch, error_of_worker, micro_batches
+from rti.training.log import Journal
+from rti.training.state import CannotSave, hold, load_checkpoint, on_stop_signal, put, save_checkpoint, whole
 from rti.training.tasks import Task
 
 PATIENCE = 5  # losses in a row that are not finite
 COUNTS = ("skipped", "bad_in_a_row", "broken", "updates")  # beside the step, in a checkpoint
 
 
+class MovingAverage:
+    """Exponential moving average of named parameters, in float32; the frozen backbone is never copied.
+
+    Early on the decay is smaller, (1 + n) / (10 + n) after n updates, so that the first steps are soon forgotten.
+    """
+
+    def __init__(self, parameters: dict[str, nn.Parameter], decay: float):
+        self.parameters, self.decay, self.updates = parameters, decay, 0
+        self.values = {name: parameter.detach().float().clone() for name, parameter in parameters.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        current = [parameter.detach().float() for parameter in self.parameters.values()]
+        get_ema_multi_avg_fn(decay)(list(self.values.values()), current, self.updates)
+        self.updates += 1
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model with the averaged parameters, for sampling; the trained ones come back."""
+        trained = {name: parameter.data for name, parameter in self.parameters.items()}
+        try:
+            for name, parameter in self.parameters.items():
+                parameter.data = self.values[name].to(parameter.dtype)
+            yield
+        finally:
+            for name, parameter in self.parameters.items():
+                parameter.data = trained[name]
+
+
 class Trainer:
     """A run in its folder."""
 
     def __init__(self, config: RunConfig, task: Task):
-        from accelerate import DistributedDataParallelKwargs, InitProcessGroupKwargs
-
         self.config, self.task, self.folder = config, task, Path(config.output)
-        # The text stream of a last block leads to no output, so its LoRA gets no gradient.
-        unused = DistributedDataParallelKwargs(find_unused_parameters=True)
-        patience = InitProcessGroupKwargs(timeout=timedelta(hours=2))  # the others wait while the first one samples
-        self.accelerator = _engine(config, [unused, patience])
-        self.accumulation = config.accumulation(self.accelerator.num_processes)
+        self.accelerator = _engine(config)
+        self.shares = config.shares(self.accelerator.process_index, self.accelerator.num_processes)
         if config.gradient_checkpointing:
             task.backbone.gradient_checkpointing = True
         optimisers = task.optimisers()
         self.objective, *self.optimisers = self.accelerator.prepare(task.module.train(), *optimisers)
-        task.to(self.accelerator.device)
+        task.start(self.accelerator)
         self.owners = {}  # the optimiser of each parameter
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
@@ -62,49 +86,40 @@ class Trainer:
         self.parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}
         self.average = MovingAverage(self.parameters, config.ema)
         self.generator = torch.Generator().manual_seed(config.seed)  # of what a step draws once
-        self.draw_settings = DrawSettings(config.time_mean, config.time_deviation, config.drop)
         self.step, self.skipped, self.bad_in_a_row, self.broken = 0, 0, 0, 0
         self.asked = False  # this process was asked to stop; the signal handler's alone
         self.stopping = False  # all processes have agreed to
         self.lock = hold(self.folder) if self.accelerator.is_main_process else None  # until the run has ended
-        if self.accelerator.is_main_process:
-            sweep(self.folder)
         self.accelerator.wait_for_everyone()
         self._resume()
-        self._batches: Iterator | None = None
 
     # One step.
 
     def train_step(self) -> float:
         """One step of the global batch; gives back its loss. One that is not finite changes nothing and is counted."""
-        config, accelerator = self.config, self.accelerator
-        once = self.task.draw_once(self.generator)
-        shape = (self.task.backbone.channels, *self.task.backbone.image_size)
-        factor = config.learning_rate_factor(self.step)
+        accelerator, task = self.accelerator, self.task
+        once = task.draw_once(self.generator)
+        factor = self.config.learning_rate_factor(self.step)
         for optimiser in self.optimisers:
             optimiser.zero_grad()
             for group in optimiser.param_groups:
                 group["lr"] = group["highest_lr"] * factor
-        total, broken = torch.zeros((), device=accelerator.device), 0
-        for micro in range(self.accumulation):
-            batch = self._next_batch()
-            broken += batch.broken
-            draws = draw(shape, config.seed, self.step, batch.numbers, self.draw_settings).to(accelerator.device)
+        total, broken_before = torch.zeros((), device=accelerator.device), task.broken
+        for numbers in self.shares:
+            batch = task.batch(self.step, numbers, once)
             # Gradients are exchanged with the other processes only for the last micro-batch of a step.
-            last = micro == self.accumulation - 1
-            with nullcontext() if last else accelerator.no_sync(self.objective):
-                losses = self.objective(batch.images.to(accelerator.device), self.task.inputs(batch), draws, once)
-                loss = losses.mean() / self.accumulation
+            with nullcontext() if numbers is self.shares[-1] else accelerator.no_sync(self.objective):
+                loss = self.objective(*batch).mean() / len(self.shares)
                 accelerator.backward(loss)
             total += loss.detach()
         # A stop that one process was asked for is the stop of all: they leave at the same step.
-        mine = torch.stack([total, total.new_tensor(self.asked), total.new_tensor(broken)])
+        mine = torch.stack([total, total.new_tensor(self.asked), total.new_tensor(task.broken - broken_before)])
         value, asked, broken = accelerator.reduce(mine, reduction="mean").tolist()
         self.stopping = asked > 0
         self.broken += round(broken * accelerator.num_processes)
         self._update(value)
         self.step += 1
-        self.last_label = self.task.label(once)
+        self.last_label = task.label(once)
         return value
 
     def _update(self, loss: float) -> None:
@@ -130,69 +145,35 @@ class Trainer:
                 "lower the learning rate, or look at the data"
             )
 
-    def _next_batch(self) -> MicroBatch:
-        if self._batches is None:
-            accelerator, workers = self.accelerator, self.config.workers
-            if workers is None:
-                workers = 0 if accelerator.device.type == "cpu" else 4
-            self._batches = micro_batches(
-                self.task.stream, self.config, accelerator.process_index, accelerator.num_processes, self.step, workers
-            )
-        try:
-            return next(self._batches)
-        except InputError as error:
-            raise error_of_worker(error) from None
-
     # The run.
 
     def run(self, on_step: Callable[[int, float], None] | None = None) -> None:
         """Train to the last step, saving on the way; SIGTERM and Ctrl-C save and stop."""
-        config = self.config
+        steps, every = self.config.steps, self.config.sample_every
         try:
-            with Journal(config, self.accelerator, self.step) as journal, on_stop_signal(self._stop):
+            with closing(Journal(self)) as journal, on_stop_signal(self._stop):
                 if self.step:  # killed after a checkpoint, it may not have written what belongs to that step
-                    self._save_or_go_on(self.step >= config.steps, self._save_for_use)
-                while self.step < config.steps and not self.stopping:
+                    self._save_or_go_on(self.step >= steps, self._save_for_use)
+                while self.step < steps and not self.stopping:
                     loss = self.train_step()
-                    journal.step(self, loss)
+                    journal.step(loss)
                     if on_step is not None:
                         on_step(self.step, loss)
-                    saved = self.step == config.steps or self.stopping
-                    if saved or self.step % config.save_every == 0:
+                    saved = self.step == steps or self.stopping
+                    if saved or self.step % self.config.save_every == 0:
                         self._save_or_go_on(saved)
-                    self._look(journal)
+                    if every and (self.step % every == 0 or self.step == steps) and not self.stopping:
+                        journal.look()
                     if self.stopping and not saved:  # asked while it was saving or drawing samples
                         self._save_or_go_on(last=True)
         finally:
-            for worker in getattr(self._batches, "_workers", ()):
-                worker.kill()  # they are deaf to SIGTERM
-            self._batches = None
+            self.task.close()
             if self.lock is not None:
                 self.lock.release(force=True)
 
     def _stop(self, *_: Any) -> None:
         self.asked = True
         self.stopping = self.accelerator.num_processes == 1  # the others, if any, must agree first
-
-    @property
-    def learning_rate(self) -> float:
-        return self.optimisers[0].param_groups[0]["lr"]
-
-    def _look(self, journal: Journal) -> None:
-        """Samples of the averaged weights, every so often and at the end."""
-        every = self.config.sample_every
-        due = bool(every) and (self.step % every == 0 or self.step == self.config.steps)
-        sharded = any(hasattr(parameter, "full_tensor") for parameter in self.parameters.values())
-        if not due or self.stopping or not self.accelerator.is_main_process or sharded:
-            return
-        # Eager: other batch sizes than those of training would compile anew.
-        with journal.paused(), self.average.applied(), torch.compiler.set_stance("force_eager"):
-            self.task.module.eval()
-            try:
-                journal.picture(self.step, draw_sheet(self.task))
-            except (InputError, OSError) as error:  # what is only for the eye does not end a run
-                print(f"rti: warning: step {self.step} could not be shown: {error}", file=sys.stderr)
-            self.task.module.train()
 
     # Saving and resuming.
 
@@ -201,12 +182,11 @@ class Trainer:
         try:
             (save or self.save)()
         except CannotSave as error:
+            problem = f"step {self.step} could not be saved: {error}"
             if last:
-                raise InputError(
-                    f"step {self.step} could not be saved: {error}; the checkpoint before is kept"
-                ) from None
+                raise InputError(f"{problem}; the checkpoint before is kept") from None
             if self.accelerator.is_main_process:
-                print(f"rti: warning: step {self.step} could not be saved: {error}; going on", file=sys.stderr)
+                print(f"rti: warning: {problem}; going on", file=sys.stderr)
 
     def save(self) -> None:
         """A checkpoint to go on from, and what is for use with the averaged values. The same on any wrapper."""
@@ -220,6 +200,7 @@ class Trainer:
         for name, parameter in self.parameters.items():
             for key, value in self.owners[parameter].state.get(parameter, {}).items():
                 tensors[f"optimiser.{name}.{key}"] = whole(torch.as_tensor(value))
+        tensors |= {f"task.{name}": value for name, value in self.task.state().items()}
         if self.accelerator.is_main_process:
             tensors["generator"] = self.generator.get_state()
             counts = (self.skipped, self.bad_in_a_row, self.broken, self.average.updates)
@@ -236,16 +217,15 @@ class Trainer:
 
     def _save_for_use(self) -> None:
         """The adapter, or the model, with the averaged values."""
-        averaged = {name: whole(value) for name, value in self.average.values.items()}
+        values = self.average.values
         if self.task.saves_frozen:
-            frozen = frozen_parameters(self.accelerator.unwrap_model(self.objective))
-            averaged |= {name: whole(parameter) for name, parameter in frozen.items()}
-        if not self.accelerator.is_main_process:
-            return
+            values = values | frozen_parameters(self.accelerator.unwrap_model(self.objective))
+        values = {name: whole(value) for name, value in values.items()}
         try:
-            self.task.save(self.folder, averaged)
+            if self.accelerator.is_main_process:
+                self.task.save(self.folder, values)
         except (InputError, OSError, SafetensorError) as error:
-            raise CannotSave(" ".join(str(error).split())) from None
+            raise CannotSave(first_line(error)) from None
 
     @torch.no_grad()
     def _resume(self) -> None:
@@ -255,28 +235,34 @@ class Trainer:
         tensors, values = loaded
         self.step = values["step"]
         self.skipped, self.bad_in_a_row, self.broken, self.average.updates = (values[name] for name in COUNTS)
-        self.generator.set_state(tensors.pop("generator"))
+        self.generator.set_state(tensors["generator"])
+        self.task.load_state(_under("task.", tensors))
         if self.accelerator.scaler is not None and "scaler" in values:
             self.accelerator.scaler.load_state_dict(values["scaler"])
+        for name, value in self._weights().items():
+            put(value, tensors[name])
         for name, parameter in self.parameters.items():
-            put(parameter, tensors[f"trained.{name}"])
-            put(self.average.values[name], tensors[f"average.{name}"])
-            prefix = f"optimiser.{name}."
-            state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-            if state:
+            if state := _under(f"optimiser.{name}.", tensors):
                 self.owners[parameter].state[parameter] = {
-                    key: value if value.ndim == 0 else put(torch.zeros_like(parameter), value)
+                    key: put(torch.zeros_like(parameter), value) if value.ndim else value
                     for key, value in state.items()
                 }
 
 
-def _engine(config: RunConfig, handlers: list[Any]) -> Any:
-    """accelerate, as the launcher and the settings have it; what it cannot do here is refused."""
-    from accelerate import Accelerator
+def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
+
+def _engine(config: RunConfig) -> Any:
+    """accelerate, as the launcher and the settings have it; what it cannot do here is refused."""
+    from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
+
+    # The text stream of a last block leads to no output, so its LoRA gets no gradient.
+    unused = DistributedDataParallelKwargs(find_unused_parameters=True)
+    patience = InitProcessGroupKwargs(timeout=timedelta(hours=2))  # the others wait while the first one samples
     # Without this, several processes on a machine with no GPU would not know of each other.
-    options = {"cpu": not torch.accelerator.is_available() or None, "kwargs_handlers": handlers}
-    options |= {"log_with": tracker_of(config), "project_dir": config.output}
+    options = {"cpu": not torch.accelerator.is_available() or None, "kwargs_handlers": [unused, patience]}
+    options |= {"log_with": None if config.log_with == "none" else config.log_with, "project_dir": config.output}
     try:
         accelerator = Accelerator(mixed_precision=config.mixed_precision, **options)
     except ValueError as error:
@@ -296,6 +282,6 @@ def _engine(config: RunConfig, handlers: list[Any]) -> Any:
     return accelerator
 
 
-def frozen_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+def frozen_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """What must not change."""
     return {name: parameter for name, parameter in module.named_parameters() if not parameter.requires_grad}

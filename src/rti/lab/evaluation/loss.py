@@ -71,7 +71,7 @@ def evaluate_loss(
     with tqdm(total=examples * len(losses), unit="example", disable=not progress) as bar:
         for first in range(0, examples, batch):
             numbers = range(first, min(first + batch, examples))
-            drawn = collate([stream[number] for number in numbers], examples)
+            drawn = collate([stream[number] for number in numbers])
             images = drawn.images.to(backbone.device)
             draws = draw(shape, seed, 0, numbers, DrawSettings(drop=0.0)).to(backbone.device)
             condition = condition_of(backbone, drawn, encoder)
