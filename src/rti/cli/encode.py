@@ -40,7 +40,7 @@ def encode(
     from rti.resolve import describe
     from rti.text.cache import DTYPES, CacheWriter, check_folder
     from rti.text.encoder import load_text_encoder, text_encoder_of
-    from rti.training.state import on_stop_signal
+    from rti.training.signals import on_stop_signal
 
     check_choice("dtype", dtype, DTYPES)
     check_folder(output)
