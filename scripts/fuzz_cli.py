@@ -54,9 +54,7 @@ COMMANDS = {
     "study": (("study.json", "-o", "study", "--dry-run"), ("--kinds", "x")),
     "generate": (("jit", "--prompts", "classes", "--count", "2", "-o", "out", *JIT), ("--budget", "8")),
     "compare": (("run", "run", "--resamples", "10"), ()),
-    "scenes": (("--count", "2", "-o", "out"), ("--split", "x")),
     "demo": (("--steps", "1", "--passes", "1"), ("--budget", "0")),
-    "encode": (("--data", "folder", "--model", "scenes", "-o", "out"), ("--length", "3")),
     "web": (("jit",), ("--port", "0")),
     "train": (("jit", "--data", "scenes", "--output", "out", "--dry-run"), ("--steps", "0")),
     "pretrain": (("scenes-jit", "--output", "out", "--steps", "1"), ("--batch", "0")),
@@ -86,7 +84,7 @@ COMMANDS = {
     "figure steps": (("run",), ("-o", "x.txt")),
     "figure walks": ((), ("-o", "x.txt")),
 }
-ALWAYS = ("demo", "web", "pretrain", "encode")  # end before the work in every case: it would take too long, or not end
+ALWAYS = ("demo", "web", "pretrain")  # end before the work in every case: it would take too long, or not end
 
 
 class TooLong(BaseException):

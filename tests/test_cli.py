@@ -172,7 +172,7 @@ BAD_INPUT = {
     "a file that is no picture": (("regions", DATA / "jit-tiny" / "config.json"), "config.json"),
     "a picture that is not there": (("regions", "nowhere.png"), "nowhere.png"),
     "a seed that no generator takes": (("sample", *JIT, "--labels", "1", "--seed", "9" * 20), "seed must be"),
-    "a negative seed": (("scenes", "--count", "2", "-o", "x", "--seed", "-1"), "seed must be"),
+    "a negative seed": (("sample", *JIT, "--labels", "1", "--seed", "-1"), "seed must be"),
     "steps beyond counting": (("sample", *JIT, "--labels", "1", "--steps", "9" * 20), "steps must be"),
     "a name too long for a path": (("info", "a" * 300), "aaa"),
     "a folder with such a name": (("compare", "a" * 300, "b"), "aaa"),
@@ -210,11 +210,17 @@ def test_json_that_no_reader_can_hold_is_refused(capsys, tmp_path, command, cont
 # What is printed.
 
 
-def test_what_looks_like_markup_is_printed_as_it_is(capsys, tmp_path, monkeypatch):
+def test_what_looks_like_markup_is_printed_as_it_is(capsys, tmp_path, monkeypatch, photograph):
     monkeypatch.chdir(tmp_path)
-    code, out, _ = run(capsys, "scenes", "--count", "2", "-o", "[/x]")
-    assert (code, out.splitlines()[0]) == (0, "[/x]")
-    assert (tmp_path / "[" / "x]").is_dir()
+    code, out, _ = run(capsys, "regions", photograph, "-o", "[/x].png")
+    assert (code, "[/x].png" in out) == (0, True)
+    assert (tmp_path / "[" / "x].png").is_file()
+
+
+@pytest.mark.parametrize("command", ["encode", "scenes"])
+def test_a_command_that_is_gone_says_what_takes_its_place(capsys, command):
+    code, _, err = run(capsys, command, "--output", "x")
+    assert (code, err.count("\n"), f"rti {command} is gone: rti train" in err) == (2, 1, True)
 
 
 def test_no_command_to_the_terminal_is_passed_on(capsys, tmp_path, photograph):

@@ -16,7 +16,6 @@ from rti import __version__
 from rti.cli.bench import bench
 from rti.cli.compare import compare
 from rti.cli.demo import demo
-from rti.cli.encode import encode
 from rti.cli.eval import evaluations
 from rti.cli.figure import figures
 from rti.cli.generate import generate
@@ -26,7 +25,6 @@ from rti.cli.output import one_line_warnings, safe, show_error
 from rti.cli.probe import probes
 from rti.cli.regions import regions
 from rti.cli.sample import sample
-from rti.cli.scenes import scenes
 from rti.cli.score import scores
 from rti.cli.study import study
 from rti.cli.train import SettingsCommand, pretrain, train
@@ -44,7 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Region tokens for pixel-space diffusion transformers: one checkpoint, every compute budget.",
 )
-for command in (demo, web, sample, regions, info, flops, bench, study, generate, compare, encode, scenes):
+for command in (demo, web, sample, regions, info, flops, bench, study, generate, compare):
     app.command()(command)
 for command in (train, pretrain):
     app.command(cls=SettingsCommand)(command)

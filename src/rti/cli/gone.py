@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rti.cli.output import show_error
+from rti.errors import InputError
 
 
 class Gone(NamedTuple):
@@ -25,12 +26,21 @@ GONE: list[Gone] = [
     Gone("score fid", "--extractor", _EXTRACTOR),
     Gone("score is", "--extractor", _EXTRACTOR),
     Gone("web", "--study", "the table and the figures of a study are in its folder: rti study PLAN --report"),
+    *(Gone(name, "--text-cache", "captions are encoded as they are read") for name in ("train", "pretrain")),
     *(Gone(f"figure {name}", "--paper", _PAPER, False) for name in _PROBED),
 ]
 
 
+GONE_COMMANDS = {
+    "encode": "rti train encodes captions as it reads them",
+    "scenes": "rti train --data scenes draws the world as it goes, rti generate --prompts scenes takes its captions",
+}
+
+
 def without_what_is_gone(arguments: Sequence[str]) -> list[str]:
     """The arguments with old options renamed or left out, each with a warning."""
+    if arguments and arguments[0] in GONE_COMMANDS:
+        raise InputError(f"rti {arguments[0]} is gone: {GONE_COMMANDS[arguments[0]]}")
     remaining, kept = list(arguments), []
     while remaining:
         word = remaining.pop(0)

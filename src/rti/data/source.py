@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -58,10 +57,6 @@ class Source(ABC):
         """The source that holds the example, and its index there; a source made of others points into its parts."""
         return self, index
 
-    def captions(self) -> Iterator[str]:
-        """Every caption, as examples have them, without decoding pictures; broken ones are left out."""
-        return iter(())
-
     def check_index(self, index: int) -> None:
         if not 0 <= index < len(self):
             raise IndexError(f"index {index} is outside 0..{len(self) - 1} of {self.describe()}")
@@ -86,11 +81,6 @@ class PictureSource(Source):
     @abstractmethod
     def answer(self, number: int) -> str | int:
         """What it shows, a caption or a label; or BrokenExample."""
-
-    def captions(self) -> Iterator[str]:
-        for number in range(self.count if self.kind == "text" else 0):  # not twice with `flip`
-            with suppress(BrokenExample):
-                yield self.answer(number)
 
     def __len__(self) -> int:
         return self.count * (2 if self.flip else 1)

@@ -24,10 +24,9 @@ from rti.method.config import ReductionConfig, check_all_finite
 from rti.method.reductions import REDUCTIONS, make_reduction
 from rti.parsing import convert_stored, parse_pairs
 from rti.presets import FROM_SCRATCH, PRESETS, SCENES_TRAINING, find_preset, preset_of
-from rti.text.cache import TextCache
 from rti.text.encoder import WORDS, TextEncoder, load_text_encoder, text_encoder_of
 from rti.text.words import WordEncoder
-from rti.training.config import FREE, PretrainConfig, RunConfig, TrainConfig, preset_values
+from rti.training.config import FREE, GONE, PretrainConfig, RunConfig, TrainConfig, preset_values
 from rti.training.draws import seeded
 from rti.training.elastic import Adaptation
 from rti.training.pretraining import BaseTraining
@@ -50,6 +49,7 @@ def resolve(
     given = {key: value for key, value in given.items() if value is not None}
     if Path(str(given.get("model"))).suffix == ".json":
         stored = read_json(Path(given.pop("model")))
+        stored = {name: value for name, value in stored.items() if name not in GONE}
         of_reduction = stored.pop("reduction", {})
         if not isinstance(of_reduction, dict):
             raise InputError(f"reduction {of_reduction!r} is not usable; expected an object with its settings")
@@ -144,22 +144,15 @@ def open_stream(config: RunConfig, backbone: Backbone) -> Stream:
 def open_text(config: RunConfig, backbone: Backbone) -> TextEncoder | None:
     """What turns captions into text states; None for labels.
 
-    It is a cache, an encoder, or a fresh vector for each word of the scenes world. In base training these learn with
+    It is an encoder, or a fresh vector for each word of the scenes world. In base training these learn with
     the backbone; to random weights, which are there to try the machinery, they are good enough.
     """
     if backbone.conditioned_on != "text":
         return None
-    width, length = backbone.config.txt_input_size, backbone.config.prompt_length
-    if config.text_cache is not None:
-        cache = TextCache(config.text_cache)
-        if (cache.width, cache.length) != (width, length):
-            held = f"{cache.length} tokens of width {cache.width}"
-            raise InputError(f"{config.text_cache} holds {held}; the model takes {length} of width {width}")
-        return cache
     base = isinstance(config, PretrainConfig)
     if config.text_encoder is None and (backbone.config.llm == WORDS if base else config.init == "random"):
         with seeded(config.seed):
-            return WordEncoder(width)
+            return WordEncoder(backbone.config.txt_input_size)
     return load_text_encoder(config.text_encoder or text_encoder_of(backbone))
 
 

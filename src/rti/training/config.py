@@ -40,7 +40,6 @@ class RunConfig:
     gradient_checkpointing: bool = setting(False, help="Compute activations twice instead of keeping them.")
     workers: int | None = setting(None, least=0, most=256, help="Processes that read data; none: 4 for a GPU, else 0.")
     text_encoder: str | None = setting(None, help="Folder or hub name of the T5; none: the one the model names.")
-    text_cache: str | None = setting(None, help="Folder written by rti encode, in place of a text encoder.")
     log_with: str = setting("tensorboard", among=TRACKERS, help=f"Beside log.jsonl: {', '.join(TRACKERS)}.")
     log_every: int = setting(10, least=1, help="Steps between entries of the log.")
     save_every: int = setting(500, least=1, help="Steps between checkpoints.")
@@ -62,8 +61,6 @@ class RunConfig:
         while self.batch % at_once:
             at_once -= 1
         object.__setattr__(self, "batch_per_device", at_once)
-        if self.text_encoder is not None and self.text_cache is not None:
-            raise InputError("text_encoder and text_cache exclude each other; a cache holds what its encoder said")
 
     def accumulation(self, processes: int) -> int:
         """How many micro-batches make a step, so that the global batch is the same on any number of processes."""
@@ -89,7 +86,8 @@ class RunConfig:
 # What may differ when a run goes on.
 FREE = {"output", "steps", "cooldown", "workers", "batch_per_device", "gradient_checkpointing", "compile", "keep"}
 FREE |= {"log_with", "log_every", "save_every", "sample_every", "sample_count", "sample_steps"}
-FREE |= {"evaluate_every", "evaluate_images"}  # of runs from before these were taken out
+GONE = {"evaluate_every", "evaluate_images", "text_cache"}  # of runs from before these were taken out
+FREE |= GONE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a run survives by: its folder is its own, it stops when asked, and its checkpoints are whole or not at all.
+"""What a run survives by: its folder is its own, and its checkpoints are whole or not at all.
 
 A checkpoint has its tensors as safetensors and the rest as JSON; no pickle. They are whole tensors: a run that was
 sharded over processes goes on on any other number of them. A digest in the JSON tells what the disk has changed since.
@@ -10,10 +10,9 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +52,6 @@ def hold(run: Path) -> Any:
     for torn in (*run.glob("checkpoint-*.part"), *run.glob("*/.saving-*")):
         shutil.rmtree(torn, ignore_errors=True)
     return lock
-
-
-@contextmanager
-def on_stop_signal(stop: Callable[..., Any]) -> Iterator[None]:
-    """Call `stop` at SIGTERM and Ctrl-C instead of ending the process; the handlers from before come back."""
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def checkpoints(run: Path) -> list[Path]:

@@ -72,7 +72,7 @@ class Task(ABC):
     def start(self, engine: Accelerator) -> None:
         """Before the first step: what does not train is to run on the engine's device, where the module is already."""
         self.engine = engine
-        if hasattr(self.encoder, "to"):  # a cache of states has nothing to run
+        if hasattr(self.encoder, "to"):
             self.encoder.to(engine.device)
 
     def draw_once(self, generator: torch.Generator) -> Any:

@@ -27,7 +27,8 @@ from rti.files import first_line
 from rti.precision import emulated_warning, is_emulated
 from rti.training.config import RunConfig
 from rti.training.log import Journal
-from rti.training.state import CannotSave, hold, load_checkpoint, on_stop_signal, put, save_checkpoint, whole
+from rti.training.signals import on_stop_signal
+from rti.training.state import CannotSave, hold, load_checkpoint, put, save_checkpoint, whole
 from rti.training.tasks import Task
 
 PATIENCE = 5  # losses in a row that are not finite

@@ -30,7 +30,6 @@ from rti.lab.pictures.folder import TIMING, Entry, PictureFolder, begin, check_m
 from rti.lab.pictures.prompts import PromptSet
 from rti.method.budgets import Budget, Budgets, is_dense, resolve_budget
 from rti.pipeline import Pipeline
-from rti.text.cache import fingerprint
 
 FORMAT = 1  # of the manifest
 SEEDS = 2**32  # more would share pictures: two words would go into the sequence of seeds
@@ -234,3 +233,20 @@ def _versions() -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
+
+
+def fingerprint(encoder: Any) -> str:
+    """Which model or encoder it is: sha256 of 1,024 evenly spaced values of every weight, and of a sentence's tokens.
+
+    Of the weights and not of their files, so that a folder may move and the hub's copy of a T5 equals a local one.
+    Nothing is computed, so it is the same on every machine. Sorted and without names, since releases of transformers
+    differ in how they name weights and in which they list twice.
+    """
+    samples = set()
+    for weight in getattr(encoder, "encoder", encoder).parameters():
+        flat = weight.detach().flatten()
+        values = flat[:: max(1, len(flat) // 1024)][:1024].float().cpu().numpy()
+        samples.add(hashlib.sha256(f"{tuple(weight.shape)}".encode() + values.tobytes()).hexdigest())
+    tokenizer = getattr(encoder, "tokenizer", None)
+    tokens = [] if tokenizer is None else list(tokenizer("a photograph of a red cube on a blue table").input_ids)
+    return hashlib.sha256(json.dumps([sorted(samples), tokens]).encode()).hexdigest()
