@@ -40,7 +40,7 @@ class ScenesSource(Source):
         check_choice("kind of scenes", kind, KINDS)
         if kind == "labels" and (split != "train" or tasks != TASKS):
             given = f"split {split!r} is" if split != "train" else f"scenes:{','.join(tasks)} is"
-            raise InputError(f"{given} of captions; with labels all classes are trained, one object each")
+            raise InputError(f"{given} of captions; with labels scenes go without a task, and all classes are trained")
         self.size, self.seed, self.length, self.split, self.tasks = height, seed, length, split, tasks
         self.kind, self.classes = kind, list(CLASSES) if kind == "labels" else None
 
