@@ -7,7 +7,6 @@ shapes  their outlines
 render  pictures, and training batches by (seed, index)
 classes the same world by class, for models that take labels
 source  the world as training data
-shards  the world as tar files
 detect  which objects a picture shows; rti.lab.judge decides whether they are the right ones
 """
 
