@@ -212,8 +212,6 @@ def read_examples(path: Path) -> None:
             source[index]
         except BrokenExample:
             continue
-    if source.kind == "text":
-        list(source.captions())
 
 
 def read_figure(file: Path) -> None:
