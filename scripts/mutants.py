@@ -77,7 +77,13 @@ MUTANTS = [
     Mutant("interval closed at its start", "sampling.py", "(t > low)", "(t >= low)", "sampling"),
     Mutant("Heun's last step is Heun's", "sampling.py", STEP, "if step <= last:", "sampling"),
     Mutant("Heun's last two steps are Euler's", "sampling.py", STEP, "if step < last - 1:", "golden"),
-    Mutant("budgets one step late", "sampling.py", "some[step] if some", "some[max(step - 1, 0)] if some", "sampling"),
+    Mutant(
+        "budgets one step late",
+        "sampling.py",
+        "self.budgets.image[step]",
+        "self.budgets.image[max(step - 1, 0)]",
+        "sampling",
+    ),
     Mutant(
         "alpha of the LoRA not applied",
         "lora.py",
