@@ -20,9 +20,12 @@ from rti.cli import main, options
 from rti.flow import picture_generator, picture_seed
 from rti.images import to_uint8
 from rti.lab.pictures.folder import PictureFolder, images_per_second, is_whole, tidy, write_shared
-from rti.lab.pictures.generation import Generation, GenerationSettings, Shard
+from rti.lab.pictures.generation import Generation, GenerationSettings, Shard, weights_digest
 from rti.lab.pictures.prompts import open_prompts
+from rti.text.encoder import load_text_encoder
+from rti.text.words import WordEncoder
 from scorer_models import LINES, write_lines
+from test_pipeline import save_text_encoder
 from tiny import CORE, DATA, randomise_trainable, refused, save_scenes_model
 
 TEXT = dict(prompt_length=12, txt_input_size=12, noise_scale=1.0, guidance_scale=2.0)
@@ -517,3 +520,18 @@ def test_a_generation_killed_ten_times_ends_with_the_bytes_of_one_that_was_not(t
     assert len(uninterrupted) == 2 * COUNT + 2  # pictures, their metadata, the manifest and the prompts
     assert contents(folder).keys() == uninterrupted.keys()
     assert [name for name, data in contents(folder).items() if data != uninterrupted[name]] == []
+
+
+def test_the_digest_is_of_the_weights_and_of_the_tokens(tmp_path):
+    save_text_encoder(tmp_path)
+    one, other = load_text_encoder(tmp_path), load_text_encoder(tmp_path)
+    assert weights_digest(one) == weights_digest(other)
+    torch.manual_seed(0)
+    assert weights_digest(WordEncoder(8)) != weights_digest(WordEncoder(8))  # each at random
+    tokens = other.tokenizer
+    other.tokenizer = lambda text: type(tokens(text))({"input_ids": tokens(text).input_ids[::-1]})
+    assert weights_digest(one) != weights_digest(other)
+    other.tokenizer = tokens
+    with torch.no_grad():
+        next(other.encoder.parameters())[0, 0] += 1e-3
+    assert weights_digest(one) != weights_digest(other)

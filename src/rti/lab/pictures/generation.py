@@ -219,11 +219,11 @@ def weights_of(pipe: Pipeline) -> str:
     """Which weights draw: a folder may hold others by now. Those merged for good are others than those not merged."""
     elastic = pipe.elastic
     with elastic.unfused() if elastic is not None and not elastic.fused_for_good else nullcontext():
-        parts = [fingerprint(pipe.backbone if elastic is None else elastic)]
+        parts = [weights_digest(pipe.backbone if elastic is None else elastic)]
     if pipe.backbone.conditioned_on == "text":
         encoder = pipe.text_encoder
         known = isinstance(getattr(encoder, "encoder", encoder), torch.nn.Module)
-        parts += [fingerprint(encoder)] if known else []
+        parts += [weights_digest(encoder)] if known else []
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
@@ -235,7 +235,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def fingerprint(encoder: Any) -> str:
+def weights_digest(encoder: Any) -> str:
     """Which model or encoder it is: sha256 of 1,024 evenly spaced values of every weight, and of a sentence's tokens.
 
     Of the weights and not of their files, so that a folder may move and the hub's copy of a T5 equals a local one.
