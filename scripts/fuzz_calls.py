@@ -106,11 +106,11 @@ def make_calls(root: Path) -> dict[str, Call]:
     drawn = dict(
         prompt=None, label=1, num_inference_steps=1, guidance_scale=1.0, guidance_interval=None, generator=None
     )
-    drawn |= dict(budget=8, guidance_budget=None, text_budget=None, dense=False, num_images_per_prompt=1)
+    drawn |= dict(budget=8, text_budget=None, dense=False, num_images_per_prompt=1)
     drawn |= dict(batch_size=None, image=None, strength=None, output_type="pt", callback_on_step_end=None)
     drawn |= dict(return_regions=False, progress=False)
     sampled = dict(noise=x, condition=labels, steps=1, guidance_scale=1.0, guidance_interval=None, budget=8)
-    sampled |= dict(guidance_budget=None, text_budget=None, solver=None, start=0, callback=None, progress=False)
+    sampled |= dict(text_budget=None, solver=None, start=0, callback=None, progress=False)
     passed = dict(x=x, t=t, condition=labels)
     return {
         "load_backbone": Call(
@@ -147,9 +147,7 @@ def make_calls(root: Path) -> dict[str, Call]:
             **dict(budget=8, cuts="merge", order="hilbert"),
         ),
         "check_output": Call(check_output, path=root / "b.png"),
-        "GenerationSettings": Call(
-            GenerationSettings, budget=8, guidance_budget=None, steps=2, guidance=1.0, images=1, seed=0
-        ),
+        "GenerationSettings": Call(GenerationSettings, budget=8, steps=2, guidance=1.0, images=1, seed=0),
     }
 
 

@@ -299,7 +299,7 @@ def _save_results(folder: Path) -> None:
     (folder / "scores").mkdir(parents=True)
     manifest = dict(model="m", adapter=None, budget=folder.name, reduction=None, patches=64, steps=2, seed=0)
     manifest |= dict(guidance=1.0, images_per_prompt=2, prompts=dict(source="p", count=4), weights="w")
-    manifest |= dict(guidance_budget=None, text_budget=None, versions=dict(torch="2"))
+    manifest |= dict(text_budget=None, versions=dict(torch="2"))
     entries = [Entry(one, f"prompt {one}", "counting", (f"{one}-0.png", f"{one}-1.png"), (one, 9)) for one in range(4)]
     for entry, number in ((entry, number) for entry in entries for number in (0, 1)):
         (folder / entry.files[number]).write_bytes(b"")

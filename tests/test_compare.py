@@ -18,7 +18,7 @@ from tiny import refused
 TASKS = scenes.TASKS
 MANIFEST = dict(model="minit2i-b16", adapter=None, budget="dense", reduction=None, patches=1024, steps=25, seed=0)
 MANIFEST |= dict(guidance=5.0, images_per_prompt=4, prompts=dict(source="geneval", count=12), weights="w")
-MANIFEST |= dict(guidance_budget=None, text_budget=None, versions=dict(torch="2"))
+MANIFEST |= dict(text_budget=None, versions=dict(torch="2"))
 
 
 # Intervals.

@@ -168,10 +168,10 @@ def test_class_labels_are_drawn_by_a_class_conditional_model(tmp_path):
 
 def test_the_manifest_says_how_the_pictures_were_made(pipe, adapter, tmp_path):
     prompts = open_prompts("scenes", 2, seed=9)
-    wanted = settings(budget=0.25, guidance_budget=8, guidance=1.5, images=2, seed=9)
+    wanted = settings(budget=0.25, guidance=1.5, images=2, seed=9)
     Generation(pipe, prompts, tmp_path, wanted, {"model": "mine", "adapter": "yours"}).run(progress=False)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    expected = dict(model="mine", adapter="yours", budget=16, guidance_budget=8, text_budget=None, steps=2)
+    expected = dict(model="mine", adapter="yours", budget=16, text_budget=None, steps=2)
     expected |= dict(guidance=1.5, images_per_prompt=2, seed=9, dtype="float32", size=[32, 32], patches=64)
     assert {name: manifest[name] for name in expected} == expected
     assert manifest["prompts"]["source"] == "scenes" and manifest["prompts"]["count"] == 2

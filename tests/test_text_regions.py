@@ -154,20 +154,15 @@ def test_a_sampler_shortens_the_text_of_both_branches_once():
     assert not torch.allclose(pictures, draw_pictures(model, budget=16), atol=1e-3)
 
 
-def test_guidance_at_the_budget_of_the_rest_changes_nothing():
-    model = randomise_trainable(make_model())
-    assert torch.equal(draw_pictures(model, budget=16, guidance_budget=16), draw_pictures(model, budget=16))
-
-
 @pytest.mark.parametrize("cuts_from", ["features", "estimate"])
-def test_guidance_at_its_own_budget_is_the_formula_on_two_passes(cuts_from):
-    """One step by hand: clean = s c(R) - (s - 1) u(R')."""
+def test_guidance_is_the_formula_on_two_passes(cuts_from):
+    """One step by hand: clean = s c(R) - (s - 1) u(R)."""
     model = randomise_trainable(make_model(cuts="merge", cuts_from=cuts_from))
     noise = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     condition = make_condition(model.backbone, 2)
     with torch.no_grad():
         conditional = model(noise, 0.0, condition, budget=32)
-        unconditional = model(noise, 0.0, model.unconditional(condition), budget=8)
+        unconditional = model(noise, 0.0, model.unconditional(condition), budget=32)
     seen = []
     rti.sample(
         model,
@@ -176,16 +171,13 @@ def test_guidance_at_its_own_budget_is_the_formula_on_two_passes(cuts_from):
         steps=4,
         guidance_scale=3.0,
         budget=32,
-        guidance_budget=8,
         callback=lambda step, state, estimate: seen.append(estimate),
     )
     assert_close(seen[0], 3.0 * conditional - 2.0 * unconditional, gain=5)
 
 
-def test_the_guidance_budget_may_follow_the_step():
-    model = randomise_trainable(make_model())
-    asked = []
-    forward = model.reduction.forward
-    model.reduction.forward = lambda *inputs: asked.append(inputs[2]) or forward(*inputs)
-    draw_pictures(model, budget=lambda step: 16 + step, guidance_budget=lambda step: 4 + 4 * step)
-    assert asked == [16, 4, 17, 8, 18, 12, 19, 16]
+def test_a_budget_of_guidance_alone_is_gone():
+    with pytest.raises(rti.InputError, match=r"guidance_budget is gone, .*both branches have the budget"):
+        draw_pictures(make_model(), budget=16, guidance_budget=8)
+    with pytest.raises(TypeError):
+        rti.Budgets(16, 8)  # which was that of guidance, and is not to be taken for the text's

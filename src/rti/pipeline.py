@@ -161,7 +161,7 @@ class Pipeline:
         guidance_interval: tuple[float, float] | None = None,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         budget: Schedule | Budgets = None,
-        guidance_budget: Schedule = None,
+        guidance_budget: None = None,
         text_budget: Budget = None,
         dense: bool = False,
         num_images_per_prompt: int = 1,
@@ -182,7 +182,7 @@ class Pipeline:
                 everywhere; 1.0 is the adapter with as many regions as there are patches.
             text_budget: Text tokens in the trunk, a number or a share; None for all. It needs an adapter trained for
                 it.
-            guidance_budget: That of the unconditional branch of guidance; None for the same, better and faster.
+            guidance_budget: Gone; both branches of guidance have the budget.
             dense: The same as the budget "dense".
             generator: One per picture, or one that draws the noise of all pictures in turn.
             image: Start from this picture instead of noise.
@@ -204,7 +204,7 @@ class Pipeline:
         if strength is not None and image is None:
             raise InputError(f"strength {strength!r} given without an image to start from; give image= as well")
         check_callback("callback_on_step_end", callback_on_step_end)
-        budgets = Budgets.of(budget, guidance_budget, text_budget)
+        budgets = Budgets.of(budget, text_budget, guidance_budget)
         if is_dense(budgets.image):
             budgets, dense = replace(budgets, image=None), True
         for name, value in budgets.given().items() if dense else ():

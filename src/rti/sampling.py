@@ -60,7 +60,7 @@ class GuidedVelocity:
     """The velocity of one sampling run, with classifier-free guidance; lives as long as the run.
 
     It keeps the last clean estimate, which a reduction may cut from at the next evaluation. One estimate serves both
-    branches, so both see the same regions, unless the unconditional one has a budget of its own.
+    branches, so both see the same regions.
     """
 
     def __init__(
@@ -79,8 +79,7 @@ class GuidedVelocity:
         prepared = model.prepare(condition)
         self.condition = model.prepare(prepared, **text)
         if scale != 1.0:
-            self.unconditional = model.prepare(model.unconditional(prepared), **text)
-            self.both = Condition.cat([self.condition, self.unconditional])
+            self.both = Condition.cat([self.condition, model.prepare(model.unconditional(prepared), **text)])
         self.estimate: torch.Tensor | None = None
 
     def __call__(self, x: torch.Tensor, t: torch.Tensor, step: int) -> torch.Tensor:
@@ -90,17 +89,11 @@ class GuidedVelocity:
 
     def clean(self, x: torch.Tensor, t: torch.Tensor, step: int) -> torch.Tensor:
         """The clean image predicted at time t, guided where guidance applies."""
-        budget = guidance_budget = None
-        if self.budgets is not None:
-            budget, guidance_budget = self.budgets.image[step], self.budgets.guidance[step]
+        budget = None if self.budgets is None else self.budgets.image[step]
         if not self.guides(t):
             return self.model(x, t, self.condition, budget=budget, estimate=self.estimate)
-        if budget == guidance_budget:
-            both = self.model(torch.cat([x, x]), t, self.both, budget=budget, estimate=self.estimate)
-            conditional, unconditional = both.chunk(2)
-        else:
-            conditional = self.model(x, t, self.condition, budget=budget, estimate=self.estimate)
-            unconditional = self.model(x, t, self.unconditional, budget=guidance_budget, estimate=self.estimate)
+        both = self.model(torch.cat([x, x]), t, self.both, budget=budget, estimate=self.estimate)
+        conditional, unconditional = both.chunk(2)
         return self.scale * conditional - (self.scale - 1) * unconditional  # linear, so the same on velocities
 
     def guides(self, t: torch.Tensor) -> bool:
@@ -119,7 +112,7 @@ def sample(
     guidance_scale: float | None = None,
     guidance_interval: tuple[float, float] | None = None,
     budget: Schedule | Budgets = None,
-    guidance_budget: Schedule = None,
+    guidance_budget: None = None,
     text_budget: Budget = None,
     solver: str | None = None,
     start: int = 0,
@@ -129,7 +122,7 @@ def sample(
     """Sample images from noise of the family's scale: (B, C, H, W) -> (B, C, H, W) float32, not clamped.
 
     `model` is a backbone, or an attached model, which takes a `budget`: a number, a share, a list with one for each
-    step, a function of the step, or all `Budgets` as one value, with that of the unconditional branch and of the text.
+    step, a function of the step, or all `Budgets` as one value, with that of the text. `guidance_budget` is gone.
     What is not given is as the family's authors sample. `start` skips the first steps, for image-to-image; `noise` is
     then the state at that step. `callback(step, state, estimate)` is called after each step; it may give back another
     state to go on with, or raise to stop.
@@ -148,7 +141,7 @@ def sample(
     times = time_grid(flow.steps if steps is None else steps)
     count = len(times) - 1
     check_whole("start", start, count - 1, least=0)
-    budgets = Budgets.of(budget, guidance_budget, text_budget)
+    budgets = Budgets.of(budget, text_budget, guidance_budget)
     if backbone is not model:
         budgets = budgets.resolve(count, backbone.patches, start)
     elif budgets.given():

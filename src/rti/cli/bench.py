@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rti.cli.models import GUIDANCE_BUDGET_HELP, MODEL_HELP
+from rti.cli.models import MODEL_HELP
 from rti.cli.options import Runtime, budget_option, command, guidance_option, number_option, steps_option
 from rti.cli.output import say, show_table, span
 from rti.errors import InputError
@@ -31,7 +31,6 @@ def bench(
     text_budget: str = typer.Option(
         None, help="Text tokens in the trunk: 32, or several such as full,32, each with every budget. Default: full."
     ),
-    guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP),
     reductions: str = typer.Option(
         None, help="Untrained reductions to time, also in place of an adapter that ships. Default: region."
     ),
@@ -43,7 +42,6 @@ def bench(
     guidance: float = guidance_option(),
     passes: int = number_option(3, help="How often each row is timed, in turn with all others; the median counts."),
     warmup: int = number_option(1, help="Passes before those.", least=0),
-    reference: bool = typer.Option(False, "--reference", help="Also time dense with its attention written out."),
     threads: int = number_option(None, help="Threads on a CPU. Default: torch's own choice.", most=1024),
     plot: Path = typer.Option(None, help="Draw measured and analytic cost against the budget into this file."),
 ) -> dict[str, Any]:
@@ -84,8 +82,8 @@ def bench(
     wanted = [parse_budget(text) for text in (budgets or trained).split(",")]
     guidance = dense.flow.guidance_scale if guidance is None else guidance
     how = dict(batch=batch, steps=steps, guidance=guidance)
-    more = dict(passes=passes, warmup=warmup, reference=reference, plain=plain)
-    result = run_benchmark(dense, models, wanted, texts, parse_budget(guidance_budget), **how, **more)
+    more = dict(passes=passes, warmup=warmup, plain=plain)
+    result = run_benchmark(dense, models, wanted, texts, **how, **more)
     values = {"benchmark": model} | how
     values |= dict(dtype=runtime.dtype, device=str(dense.device), threads=torch.get_num_threads())
     values |= dict(compile=runtime.compile, int8=runtime.int8, passes=passes, torch=torch.__version__)

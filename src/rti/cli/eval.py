@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rti.cli.generate import Drawing
-from rti.cli.models import MODEL_HELP, TEXT_BUDGET_HELP
-from rti.cli.options import Runtime, budget_option, command, number_option, seed_option
+from rti.cli.models import MODEL_HELP
+from rti.cli.options import TEXT_BUDGET, Runtime, budget_option, command, number_option, seed_option
 from rti.cli.output import say, show_table
 from rti.errors import InputError
 from rti.method.budgets import parse_budget
@@ -116,7 +116,7 @@ def loss(
     budget: str = BUDGETS,
     examples: int = number_option(256, help="Pictures, the same ones at every budget."),
     seed: int = seed_option(7, help="Seed of the pictures' order, times and noise."),
-    text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP),
+    text_budget: str = TEXT_BUDGET,
     batch: int = number_option(32, help="Pictures at a time; it does not change the loss."),
     output: Path = typer.Option(None, "--output", "-o", help="JSON file for the loss and time of every example."),
     estimate: str = typer.Option(

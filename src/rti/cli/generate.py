@@ -10,7 +10,7 @@ import typer
 
 from rti.cli.models import MODEL_HELP
 from rti.cli.options import (
-    MoreBudgets,
+    TEXT_BUDGET,
     Runtime,
     budget_option,
     command,
@@ -29,16 +29,16 @@ PROMPTS_HELP = (
 
 
 @dataclass(frozen=True)
-class Drawing(MoreBudgets):
+class Drawing:
     """How pictures are drawn, for commands which draw many of them: `settings()` is what they share."""
 
+    text_budget: str = TEXT_BUDGET
     steps: int = steps_option(None)
     guidance: float = guidance_option()
     batch: int = number_option(16, help="Pictures at a time on each process; it does not change them.")
 
     def settings(self) -> dict[str, Any]:
-        more = {"guidance_budget": parse_budget(self.guidance_budget), "text_budget": parse_budget(self.text_budget)}
-        return more | {"steps": self.steps, "guidance": self.guidance}
+        return dict(text_budget=parse_budget(self.text_budget), steps=self.steps, guidance=self.guidance)
 
 
 @command

@@ -20,6 +20,7 @@ class Gone(NamedTuple):
 
 _EXTRACTOR = "torch-fidelity makes the features; those of any other network go in by --features FILE"
 _PAPER = "the paper's values stand in docs/probes/README.md"
+_GUIDANCE = "it lost quality and time; both branches of guidance have the budget"
 _PROBED = ("redundancy", "groupings", "orders", "routing", "lorenz")
 GONE: list[Gone] = [
     Gone("eval scenes", "--reuse", "the same --output goes on with what it has, budget by budget"),
@@ -27,6 +28,8 @@ GONE: list[Gone] = [
     Gone("score is", "--extractor", _EXTRACTOR),
     Gone("web", "--study", "the table and the figures of a study are in its folder: rti study PLAN --report"),
     *(Gone(name, "--text-cache", "captions are encoded as they are read") for name in ("train", "pretrain")),
+    *(Gone(name, "--guidance-budget", _GUIDANCE) for name in ("sample", "generate", "bench", "eval scenes")),
+    Gone("bench", "--reference", "dense is timed with fused attention alone", False),
     *(Gone(f"figure {name}", "--paper", _PAPER, False) for name in _PROBED),
 ]
 

@@ -17,7 +17,6 @@ DEVICE_HELP = "cpu, cuda, cuda:1, mps, or auto."
 TEXT_BUDGET_HELP = "Text tokens in the trunk, such as 32 or 0.25; the adapter must have text regions. Default: all."
 INT8_HELP = "The blocks' linear layers in int8, on a CPU, dense as well: less time for the released sizes."
 COMPILE_HELP = "Compile the blocks first, which takes a minute: for many pictures."
-GUIDANCE_BUDGET_HELP = "Budget of the unconditional branch of guidance. Default: that of the row."
 
 
 def load_pipeline(

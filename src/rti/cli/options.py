@@ -11,18 +11,9 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
-from rti.cli.models import (
-    COMPILE_HELP,
-    DEVICE_HELP,
-    DTYPE_HELP,
-    GUIDANCE_BUDGET_HELP,
-    INT8_HELP,
-    TEXT_BUDGET_HELP,
-    load_pipeline,
-)
+from rti.cli.models import COMPILE_HELP, DEVICE_HELP, DTYPE_HELP, INT8_HELP, TEXT_BUDGET_HELP, load_pipeline
 from rti.cli.output import show_json
 from rti.errors import InputError
-from rti.method.budgets import Budget, Budgets, parse_budget
 
 if TYPE_CHECKING:
     from rti.pipeline import Pipeline
@@ -63,6 +54,9 @@ def budget_option(default: str | None, help: str) -> Any:
     return typer.Option(default, "--budget", "--budgets", help=help)
 
 
+TEXT_BUDGET = typer.Option(None, help=TEXT_BUDGET_HELP)
+
+
 @dataclass(frozen=True)
 class Loading:
     """Where a model's parts come from, and where it runs: `loading.load(model)` is its pipeline."""
@@ -87,20 +81,6 @@ class Runtime(Loading):
 
     def load(self, model: str, **options: Any) -> Pipeline:
         return super().load(model, compile=self.compile, **options)
-
-
-@dataclass(frozen=True)
-class MoreBudgets:
-    """The budgets beside that of the image: `budgets.beside(256)` is all of them as one value."""
-
-    text_budget: str = typer.Option(None, help=TEXT_BUDGET_HELP)
-    guidance_budget: str = typer.Option(None, help=GUIDANCE_BUDGET_HELP)
-
-    def beside(self, image: Budget) -> Budgets:
-        """None for the image is the frozen backbone alone, which has no budget."""
-        if image is None:
-            return Budgets()
-        return Budgets(image, parse_budget(self.guidance_budget), parse_budget(self.text_budget))
 
 
 def command(function: Callable[..., Any], more: Iterable[inspect.Parameter] = ()) -> Callable[..., None]:

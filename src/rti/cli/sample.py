@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from rti.cli.models import MODEL_HELP
-from rti.cli.options import MoreBudgets, Runtime, budget_option, command, guidance_option, seed_option, steps_option
+from rti.cli.options import TEXT_BUDGET, Runtime, budget_option, command, guidance_option, seed_option, steps_option
 from rti.cli.output import counted, show_table, span, whole_numbers
 from rti.errors import InputError
 from rti.method.config import CUT_NAMES, CUT_SOURCES
@@ -20,7 +20,6 @@ from rti.shipped import DEFAULT
 
 @command
 def sample(
-    more: MoreBudgets,
     runtime: Runtime,
     prompts: list[str] = typer.Argument(None, help="Prompts, for a text-to-image model."),
     model: str = typer.Option(DEFAULT, "--model", "-m", help=MODEL_HELP),
@@ -30,6 +29,7 @@ def sample(
     budget: str = budget_option(
         None, help="Budgets, one row each: dense,512,0.25. Default: dense, and 0.25 with an adapter."
     ),
+    text_budget: str = TEXT_BUDGET,
     steps: int = steps_option(None),
     guidance: float = guidance_option(),
     seed: int = seed_option(
@@ -68,7 +68,7 @@ def sample(
     from rti.elastic import attach
     from rti.images import check_output, contact_sheet, draw_regions, enlarge, save_image
     from rti.lab.scenes.classes import subject_names
-    from rti.method.budgets import parse_budget, resolve_budget
+    from rti.method.budgets import Budgets, parse_budget, resolve_budget
     from rti.method.config import RegionConfig
 
     output = output or _free_name()
@@ -77,7 +77,7 @@ def sample(
     patches, grid = pipe.backbone.patches, pipe.backbone.grid
     if untrained and pipe.elastic is None:
         where = span(core) or usual_core(model, pipe.backbone.depth, runtime.size)
-        text = more.text_budget is not None
+        text = text_budget is not None
         pipe.model = attach(pipe.model, RegionConfig(core=where, cuts=cuts, cuts_from=cuts_from, text_regions=text))
 
     rows = [parse_budget(text) for text in (budget or ("dense,0.25" if pipe.elastic else "dense")).split(",")]
@@ -95,7 +95,7 @@ def sample(
             started = time.perf_counter()
             result = drawing(
                 **{"label" if labels else "prompt": asked},
-                budget=more.beside(row),
+                budget=Budgets() if row is None else Budgets(row, text=parse_budget(text_budget)),
                 num_inference_steps=steps,
                 guidance_scale=guidance,
                 generator=[torch.Generator().manual_seed(seed + index) for index in range(len(names))],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rti.errors import InputError
@@ -19,26 +19,25 @@ Schedule = Budget | Sequence[Budget] | Callable[[int], Budget]  # a function get
 
 @dataclass(frozen=True)
 class Budgets:
-    """All that a picture may cost: tokens of the image, of the unconditional branch of guidance, and of the text."""
+    """All that a picture may cost: tokens of the image, in both branches of guidance, and of the text."""
 
     image: Schedule = None  # None: the frozen backbone alone
-    guidance: Schedule = None  # None: as the image
-    text: Budget = None  # None: all of the text
+    text: Budget = field(default=None, kw_only=True)  # None: all of the text
 
     @classmethod
-    def of(cls, budget: Any, guidance_budget: Schedule = None, text_budget: Budget = None) -> Budgets:
-        """From what a caller gave: such a value itself, or the three by their names."""
-        return budget if isinstance(budget, Budgets) else cls(budget, guidance_budget, text_budget)
+    def of(cls, budget: Any, text_budget: Budget = None, guidance_budget: None = None) -> Budgets:
+        """From what a caller gave: such a value itself, or the two by their names."""
+        if guidance_budget is not None:
+            raise InputError("guidance_budget is gone, it lost quality and time: both branches have the budget")
+        return budget if isinstance(budget, Budgets) else cls(budget, text=text_budget)
 
     def resolve(self, steps: int, patches: int, start: int = 0) -> Budgets:
         """The same with a list of one number for each step from `start` on. A function is asked here, and not again."""
-        image = resolve_schedule(self.image, steps, patches)
-        guidance = image if self.guidance is None else resolve_schedule(self.guidance, steps, patches)
-        return replace(self, image=image[start:], guidance=guidance[start:])
+        return replace(self, image=resolve_schedule(self.image, steps, patches)[start:])
 
     def given(self) -> dict[str, Any]:
         """The budgets there are, by the names that users give them."""
-        named = {"budget": self.image, "guidance_budget": self.guidance, "text_budget": self.text}
+        named = {"budget": self.image, "text_budget": self.text}
         return {name: value for name, value in named.items() if value is not None}
 
 

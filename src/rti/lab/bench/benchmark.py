@@ -10,16 +10,12 @@ import itertools
 import math
 import random
 import statistics
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from tqdm.auto import tqdm
 
@@ -29,15 +25,12 @@ from rti.elastic import ElasticModel
 from rti.errors import check_whole
 from rti.flow import draw_noise
 from rti.lab.bench.stopwatch import clock, parts_of, peak_memory
-from rti.loading import FAMILIES
 from rti.method.budgets import Budget, Budgets, resolve_budget
 from rti.sampling import GuidedVelocity, sample
 
 GEMM = (1280, 768, 2304)  # rows, inputs and outputs of the linear layer whose rate is the machine's
 TIME = 0.5  # of the forward pass that is measured; guidance applies there in both families
-
-
-PLAIN, REFERENCE = "dense as loaded", "plain attention"  # the names of two more rows of dense
+PLAIN = "dense as loaded"  # the name of another row of dense
 
 
 @dataclass
@@ -50,7 +43,6 @@ class Row:
     name: str = "dense"
     budget: int | None = None
     text_budget: int | None = None
-    guidance_budget: int | None = None
     model: Any = None  # a backbone, or a model with a reduction
     flops: float = 0.0
     times: list[float] = field(default_factory=list)
@@ -59,15 +51,14 @@ class Row:
 
     @property
     def budgets(self) -> Budgets:
-        return Budgets(self.budget, self.guidance_budget, self.text_budget)
+        return Budgets(self.budget, text=self.text_budget)
 
     @property
     def seconds(self) -> float:
         return statistics.median(self.times)
 
     def time(self, run: Run, device: torch.device) -> float:
-        with plain_attention() if self.name == REFERENCE else nullcontext():
-            return _time(lambda: run(self.model, self), device)
+        return _time(lambda: run(self.model, self), device)
 
 
 Run = Callable[[Any, Row], torch.Tensor]  # of a model as a row has it, to what it ends with
@@ -91,7 +82,6 @@ class Benchmark:
                 "model": row.name,
                 "budget": "dense" if row.budget is None else row.budget,
                 "text_budget": row.text_budget,
-                "guidance_budget": row.guidance_budget,
                 "seconds": round(row.seconds, 5),
                 "images_per_second": round(self.batch * self.share / row.seconds, 5),
                 "speedup": round(speedup, 3),
@@ -114,29 +104,25 @@ def run_benchmark(
     models: dict[str, ElasticModel],
     budgets: Sequence[Budget],
     text_budgets: Sequence[int | None] = (None,),
-    guidance_budget: Budget = None,
     batch: int = 1,
     steps: int | None = None,
     guidance: float | None = None,
     passes: int = 3,
     warmup: int = 1,
-    reference: bool = False,
     plain: Backbone | None = None,
     progress: bool = True,
 ) -> Benchmark:
     """Measure one guided forward pass, or with `steps` whole pictures, dense and at every budget of every model.
 
-    Every pass runs every row once, one after the other. `reference` adds dense with its attention written out, and
-    `plain` the backbone before it was compiled or quantised: what that has brought.
+    Every pass runs every row once, one after the other. `plain` adds the backbone before it was compiled or quantised:
+    what that has brought.
     """
     for name, value, least in (("batch", batch, 1), ("passes", passes, 1), ("warmup", warmup, 0)):
         check_whole(name, value, least=least)
-    guided = None if guidance_budget is None else resolve_budget(guidance_budget, dense.patches)
     numbers = dict.fromkeys(resolve_budget(budget, dense.patches) for budget in budgets)
     rows = [Row(model=dense), *([Row(PLAIN, model=plain)] if plain is not None else [])]
-    rows += [Row(REFERENCE, model=dense)] if reference else []
     for (name, model), text, number in itertools.product(models.items(), dict.fromkeys(text_budgets), numbers):
-        rows.append(Row(name, number, text, guided, model))
+        rows.append(Row(name, number, text, model))
 
     condition, device = random_condition(dense, batch), dense.device
     shape, scale = (dense.channels, *dense.image_size), dense.flow.guidance_scale if guidance is None else guidance
@@ -150,20 +136,18 @@ def run_benchmark(
 
     run = _forward(noise, condition, scale) if steps is None else picture
 
+    counts = {some: _count(some, dense) for some in (run, picture)}
     for row in rows:
-        row.flops = _count(run, dense, row).flops
+        row.flops = counts[run].pictures * _flops(dense, row)
     gemm = _measure(run, rows, dense, passes, warmup, progress)
     for row in rows:
         row.memory = peak_memory(partial(row.time, run, device), device)
-        if row.name == REFERENCE:
-            continue
         with parts_of(row.model) as parts:
             parts["run"] = row.time(run, device)
         text = {} if row.text_budget is None else {"text_budget": row.text_budget}
         prepare = partial(torch.no_grad()(row.model.prepare), condition, **text)
         row.parts = parts | {"text, once a prompt": _time(prepare, device)}
-    calls = [_count(some, dense, rows[0]).calls for some in (run, picture)]
-    return Benchmark(rows, batch, calls[0] / calls[1], gemm)
+    return Benchmark(rows, batch, counts[run].calls / counts[picture].calls, gemm)
 
 
 def _measure(run: Run, rows: list[Row], dense: Backbone, passes: int, warmup: int, show: bool) -> float:
@@ -203,12 +187,18 @@ def _forward(noise: torch.Tensor, condition: Condition, scale: float) -> Run:
     return run
 
 
-class _Counter:
-    """Stands in for a model: counts the FLOPs it would have used, by the paper's count, and how often it is asked."""
+def _flops(dense: Backbone, row: Row) -> float:
+    """Of one picture's forward pass, by the paper's count."""
+    if row.budget is None:
+        return cost.dense_flops(dense)
+    return cost.reduced_flops(dense, row.model.reduction, row.budget, row.text_budget)
 
-    def __init__(self, backbone: Backbone, row: Row):
-        self.backbone, self.row = backbone, row
-        self.flops, self.calls = 0.0, 0
+
+class _Counter:
+    """Stands in for a model: counts how often it is asked, and for how many pictures."""
+
+    def __init__(self, backbone: Backbone):
+        self.backbone, self.calls, self.pictures = backbone, 0, 0
 
     def prepare(self, condition: Condition, **options: Any) -> Condition:
         return condition
@@ -216,20 +206,16 @@ class _Counter:
     unconditional = prepare
 
     def __call__(self, x: torch.Tensor, *_: Any, budget: int | None = None, estimate: Any = None) -> torch.Tensor:
-        if self.row.budget is None:
-            flops = cost.dense_flops(self.backbone)
-        else:
-            flops = cost.reduced_flops(self.backbone, self.row.model.reduction, budget, self.row.text_budget)
-        self.flops += len(x) * flops
+        self.pictures += len(x)
         self.calls += 1
         return torch.zeros_like(x)
 
 
-def _count(run: Run, dense: Backbone, row: Row) -> _Counter:
-    """What one run of a row would compute. Nothing but counting is done."""
-    counter = _Counter(dense, row)
+def _count(run: Run, dense: Backbone) -> _Counter:
+    """What one run of any row asks of its model. Nothing but counting is done."""
+    counter, row = _Counter(dense), Row()
     run(counter, row)
-    counter.flops, counter.calls = 0.0, 0  # a first run may do more, once
+    counter.calls = counter.pictures = 0  # a first run may do more, once
     run(counter, row)
     return counter
 
@@ -255,18 +241,3 @@ def twin(backbone: Backbone) -> Backbone:
     """A second backbone on the same weights: it takes no memory of its own, and has its own layers to attach to."""
     tensors = [*backbone.parameters(), *backbone.buffers()]
     return copy.deepcopy(backbone, {id(tensor): tensor for tensor in tensors})
-
-
-@contextmanager
-def plain_attention() -> Iterator[None]:
-    """For the reference: attention by two einsums and a softmax, which the fused one has to beat."""
-
-    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """(B, L, heads, head_dim) each -> (B, L, heads * head_dim)."""
-        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
-        return torch.einsum("bhqk,bkhd->bqhd", F.softmax(scores, dim=-1), v).flatten(2)
-
-    with ExitStack() as stack:
-        for family in FAMILIES.values():
-            stack.enter_context(patch.object(sys.modules[family.__module__], "attention", attention))
-        yield

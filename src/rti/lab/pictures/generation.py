@@ -40,7 +40,6 @@ class GenerationSettings:
     """How each picture is drawn; None is as the model samples by itself, a budget of None the frozen backbone."""
 
     budget: Budget = None
-    guidance_budget: Budget = None
     text_budget: Budget = None
     steps: int | None = None
     guidance: float | None = None
@@ -59,8 +58,8 @@ class GenerationSettings:
             time_grid(self.steps)
         if is_dense(self.budget):
             object.__setattr__(self, "budget", None)
-        if self.budget is None and (self.guidance_budget is not None or self.text_budget is not None):
-            raise InputError("a guidance or text budget given without a budget; the frozen backbone has none")
+        if self.budget is None and self.text_budget is not None:
+            raise InputError("a text budget given without a budget; the frozen backbone has none")
 
 
 class Shard(NamedTuple):
@@ -152,7 +151,7 @@ class Generation:
         drawn = pipe(
             [entry.prompt for entry, _ in pictures],
             generator=[torch.Generator().manual_seed(entry.seeds[number]) for entry, number in pictures],
-            budget=Budgets(self.budget, settings.guidance_budget, settings.text_budget),
+            budget=Budgets(self.budget, text=settings.text_budget),
             num_inference_steps=settings.steps,
             guidance_scale=settings.guidance,
             lenient=settings.lenient,
@@ -201,7 +200,6 @@ class Generation:
             "patches": backbone.patches,
             "reduction": None if self.budget is None else self.pipe.elastic.config.to_dict(),
             "budget": "dense" if self.budget is None else self.budget,
-            "guidance_budget": settings.guidance_budget,
             "text_budget": settings.text_budget,
             "steps": flow.steps if settings.steps is None else settings.steps,
             "guidance": float(flow.guidance_scale if settings.guidance is None else settings.guidance),
