@@ -67,32 +67,6 @@ def test_the_batch_does_not_change_the_losses(family):
     np.testing.assert_allclose(one, all_at_once, rtol=1e-3)
 
 
-def test_cuts_may_come_from_the_clean_pictures_or_from_none(family, monkeypatch):
-    pipe = make_pipeline(family)
-    source = FourPictures(pipe.backbone.image_size)
-    seen, forward = [], rti.ElasticModel.forward
-
-    def watched(self, x, t, condition, budget=None, estimate=None, *rest, **more):
-        seen.append(estimate)
-        return forward(self, x, t, condition, budget, estimate, *rest, **more)
-
-    monkeypatch.setattr(rti.ElasticModel, "forward", watched)
-    own, none, clean_cuts = (
-        evaluate_loss(pipe, source, [8], examples=4, estimate=name, progress=False)[0].losses
-        for name in ("own", "none", "clean")
-    )
-    assert (own != clean_cuts).any()
-    assert (own != none).any()
-    order = Order.of(source, 7)
-    clean = torch.stack([torch.as_tensor(source[order.index(position)][0]) for position in range(4)])
-    torch.testing.assert_close(seen[-1], clean)
-    assert [one is None for one in seen] == [True, False, True, False]  # its own takes a pass without one
-    with refused("clean", "cuts from none"):
-        evaluate_loss(rti.Pipeline(make_backbone("jit")), source, estimate="clean", progress=False)
-    with refused("guess", "own, clean, none"):
-        evaluate_loss(pipe, source, estimate="guess", progress=False)
-
-
 def test_what_cannot_be_measured_is_refused():
     backbone = make_backbone("jit")
     source = FourPictures(backbone.image_size)

@@ -87,9 +87,7 @@ def bench(
     values = {"benchmark": model} | how
     values |= dict(dtype=runtime.dtype, device=str(dense.device), threads=torch.get_num_threads())
     values |= dict(compile=runtime.compile, int8=runtime.int8, passes=passes, torch=torch.__version__)
-    rates = {"gemm": result.gemm, "dense": result.dense_rate}
-    values |= {f"{name}_gflops": round(rate / 1e9, 1) for name, rate in rates.items()}
-    values |= {"dense_share_of_gemm": round(result.dense_rate / result.gemm, 3), "rows": result.as_rows()}
+    values["rows"] = result.as_rows()
     _show(values)
     if plot is not None:
         from rti.lab.plots import cost_figure
@@ -153,5 +151,3 @@ def _show(values: dict[str, Any]) -> None:
         shares += [[part, *cells]] if any(cells) else []
     columns = ("", *(name for name, _ in timed))
     show_table("Where the time goes, % of a run (interface: all around the core)", columns, shares)
-    rates = f"dense runs at {values['dense_gflops']} GFLOP/s, {100 * values['dense_share_of_gemm']:.0f} %"
-    say(f"{rates} of a plain linear layer's {values['gemm_gflops']}")

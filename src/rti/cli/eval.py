@@ -38,14 +38,13 @@ def scenes(
     ),
     seed: int = seed_option(0, help="Seed of the prompts and of each picture's noise."),
     split: str = typer.Option(
-        None, help="Prompts: train (combinations seen in training, the default), held-out (never seen), all (both)."
+        "train", help="Prompts: train (combinations seen in training), held-out (never seen), all (both)."
     ),
-    held_out: bool = typer.Option(False, "--held-out", help="Short for --split held-out."),
     output: Path = typer.Option(
         None,
         "--output",
         "-o",
-        help="Folder for the pictures, a sheet of them per budget, and results.json with all verdicts.",
+        help="Folder for the pictures, and results.json with all verdicts.",
     ),
 ) -> dict[str, Any]:
     """SceneEval: GenEval's protocol on the scenes world, judged exactly.
@@ -62,14 +61,10 @@ def scenes(
     has a folder there, as of rti generate. Several commands, one for each budget,
     may draw into one --output; one more with all budgets then puts them together.
     """
-    if held_out and split not in (None, "held-out"):
-        raise InputError(f"--held-out and --split {split} given; give one of them")
-
     from rti.lab.evaluation.scenes import evaluate_scenes, save_results
 
     pipe, settings = runtime.load(model), drawing.settings() | {"int8": runtime.int8}
     names = {"model": model, "adapter": runtime.adapter}
-    split = split or ("held-out" if held_out else "train")
     budgets = _budgets(budget, pipe)
     results = evaluate_scenes(pipe, budgets, images, seed, split, output, drawing.batch, names, **settings)
     rows = [result.row for result in results]
@@ -119,15 +114,11 @@ def loss(
     text_budget: str = TEXT_BUDGET,
     batch: int = number_option(32, help="Pictures at a time; it does not change the loss."),
     output: Path = typer.Option(None, "--output", "-o", help="JSON file for the loss and time of every example."),
-    estimate: str = typer.Option(
-        "own", help="Where cuts are from an estimate: the model's own, the clean picture, or none (even cuts)."
-    ),
 ) -> dict[str, Any]:
     """The velocity loss at each budget, as in training, and by how much it is above that of the frozen backbone.
 
     All budgets see the same pictures, times and noise, so the differences are
     paired. It tells apart what accuracy needs many more pictures to tell apart.
-    --estimate clean shows how much of it is the fault of the estimate.
     """
     from rti.data import open_data
     from rti.files import write_whole
@@ -137,7 +128,7 @@ def loss(
         raise InputError("--int8 is for drawing pictures; the loss is that of the model as it trains")
     pipe = runtime.load(model)
     source = open_data(data, pipe.backbone.image_size, seed=seed, kind=pipe.backbone.conditioned_on)
-    how = dict(examples=examples, seed=seed, text_budget=parse_budget(text_budget), batch=batch, estimate=estimate)
+    how = dict(examples=examples, seed=seed, text_budget=parse_budget(text_budget), batch=batch)
     results = evaluate_loss(pipe, source, _budgets(budget, pipe), **how)
     if output is not None:
         every = {str(result.row["budget"]): result.losses.tolist() for result in results}
@@ -149,6 +140,5 @@ def loss(
         between = "{:+.4f} to {:+.4f}".format(*interval) if interval else ""
         cells.append([str(row["budget"]), f"{row['loss']:.4f}", "" if change is None else f"{change:+.4f}", between])
     title = f"Velocity loss of {model} on {examples} examples of {data}, seed {seed}"
-    title += "" if estimate == "own" else f", estimate: {estimate}"
     show_table(title, ("budget", "loss", "minus dense, paired", "95 % interval"), cells)
     return rows[0] | {"model": model, "data": data} | how | {"rows": rows}

@@ -24,6 +24,8 @@ _GUIDANCE = "it lost quality and time; both branches of guidance have the budget
 _PROBED = ("redundancy", "groupings", "orders", "routing", "lorenz")
 GONE: list[Gone] = [
     Gone("eval scenes", "--reuse", "the same --output goes on with what it has, budget by budget"),
+    Gone("eval scenes", "--held-out", "--split=held-out", False),
+    Gone("eval loss", "--estimate", "docs/study/README.md has what it found", True),
     Gone("score fid", "--extractor", _EXTRACTOR),
     Gone("score is", "--extractor", _EXTRACTOR),
     Gone("web", "--study", "the table and the figures of a study are in its folder: rti study PLAN --report"),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
@@ -16,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from tqdm.auto import tqdm
 
 from rti import cost
@@ -28,7 +26,6 @@ from rti.lab.bench.stopwatch import clock, parts_of, peak_memory
 from rti.method.budgets import Budget, Budgets, resolve_budget
 from rti.sampling import GuidedVelocity, sample
 
-GEMM = (1280, 768, 2304)  # rows, inputs and outputs of the linear layer whose rate is the machine's
 TIME = 0.5  # of the forward pass that is measured; guidance applies there in both families
 PLAIN = "dense as loaded"  # the name of another row of dense
 
@@ -66,12 +63,11 @@ Run = Callable[[Any, Row], torch.Tensor]  # of a model as a row has it, to what 
 
 @dataclass
 class Benchmark:
-    """Rows of one run, dense first; `gemm` is the rate of a plain linear layer in the same run, in FLOP a second."""
+    """Rows of one run, dense first."""
 
     rows: list[Row]
     batch: int
     share: float  # of the evaluations of a whole picture that a row measures
-    gemm: float
 
     def as_rows(self) -> list[dict[str, Any]]:
         """Ready for JSON."""
@@ -92,11 +88,6 @@ class Benchmark:
             }
             found.append(shown)
         return found
-
-    @property
-    def dense_rate(self) -> float:
-        """FLOP a second of the dense run, by the paper's count."""
-        return self.rows[0].flops / self.rows[0].seconds
 
 
 def run_benchmark(
@@ -139,7 +130,7 @@ def run_benchmark(
     counts = {some: _count(some, dense) for some in (run, picture)}
     for row in rows:
         row.flops = counts[run].pictures * _flops(dense, row)
-    gemm = _measure(run, rows, dense, passes, warmup, progress)
+    _measure(run, rows, device, passes, warmup, progress)
     for row in rows:
         row.memory = peak_memory(partial(row.time, run, device), device)
         with parts_of(row.model) as parts:
@@ -147,23 +138,17 @@ def run_benchmark(
         text = {} if row.text_budget is None else {"text_budget": row.text_budget}
         prepare = partial(torch.no_grad()(row.model.prepare), condition, **text)
         row.parts = parts | {"text, once a prompt": _time(prepare, device)}
-    return Benchmark(rows, batch, counts[run].calls / counts[picture].calls, gemm)
+    return Benchmark(rows, batch, counts[run].calls / counts[picture].calls)
 
 
-def _measure(run: Run, rows: list[Row], dense: Backbone, passes: int, warmup: int, show: bool) -> float:
-    """Fill in the rows' times, turn by turn; gives back the rate of a plain linear layer, measured in between."""
-    linear = nn.Linear(GEMM[1], GEMM[2], device=dense.device, dtype=dense.dtype).requires_grad_(False)
-    inputs = torch.randn(GEMM[0], GEMM[1], device=dense.device, dtype=dense.dtype)
-    rates, turns = [], warmup + passes
-    with tqdm(total=turns * len(rows), desc="measuring", unit="run", disable=not show) as bar:
-        for turn in range(turns):
+def _measure(run: Run, rows: list[Row], device: torch.device, passes: int, warmup: int, show: bool) -> None:
+    """Fill in the rows' times, turn by turn."""
+    with tqdm(total=(warmup + passes) * len(rows), desc="measuring", unit="run", disable=not show) as bar:
+        for turn in range(warmup + passes):
             for row in random.Random(turn).sample(rows, len(rows)):  # no row always comes after the same one
-                seconds = row.time(run, dense.device)
+                seconds = row.time(run, device)
                 row.times += [seconds] if turn >= warmup else []
                 bar.update()
-            seconds = _time(lambda: [linear(inputs) for _ in range(10)], dense.device)
-            rates.append(10 * 2 * math.prod(GEMM) / seconds)
-    return statistics.median(rates)
 
 
 def _forward(noise: torch.Tensor, condition: Condition, scale: float) -> Run:

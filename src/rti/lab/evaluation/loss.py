@@ -11,7 +11,7 @@ import torch
 from tqdm.auto import tqdm
 
 from rti.data import Source
-from rti.errors import InputError, check_choice, check_whole
+from rti.errors import InputError, check_whole
 from rti.lab.intervals import as_list, mean_interval
 from rti.method.budgets import Budget, resolve_budget
 from rti.pipeline import Pipeline
@@ -20,8 +20,6 @@ from rti.training.elastic import Dial, ElasticObjective
 from rti.training.pretraining import BaseObjective
 from rti.training.stream import Stream, collate
 from rti.training.tasks import condition_of
-
-ESTIMATES = ("own", "clean", "none")  # what cuts are made from, where they come from an estimate
 
 
 class LossResult(NamedTuple):
@@ -44,25 +42,20 @@ def evaluate_loss(
     seed: int = 7,
     text_budget: int | None = None,
     batch: int = 32,
-    estimate: str = "own",
     progress: bool = True,
 ) -> list[LossResult]:
     """The velocity loss of some examples at each budget, one result per budget, in the order given.
 
     Budget None is the frozen backbone without adapter. Where cuts come from an estimate, it is made as in training, one
-    to four sampling steps earlier, at the budget itself: what a sampler hands on from step to step. With the
-    `estimate` "clean" it is the clean picture, which no sampler has: what remains is not the estimate's fault. With
-    "none" there is none, as at a sampler's first step. `text_budget` goes with every budget, not with dense.
+    to four sampling steps earlier, at the budget itself: what a sampler hands on from step to step. `text_budget` goes
+    with every budget, not with dense.
     """
     backbone = pipe.backbone
     check_whole("examples", examples)
     check_whole("batch", batch)
-    check_choice("estimate", estimate, ESTIMATES)
     wanted = dict.fromkeys(None if budget is None else resolve_budget(budget, backbone.patches) for budget in budgets)
     if pipe.elastic is None and set(wanted) != {None}:
         raise InputError("a budget needs an adapter, and this model has none; allowed: dense")
-    if estimate != "own" and (pipe.elastic is None or not pipe.elastic.reduction.uses_estimate):
-        raise InputError(f"estimate {estimate!r} given, but this model cuts from none")
     stream = Stream(source, seed)
     encoder = pipe.text_encoder if backbone.conditioned_on == "text" else None
     shape = (backbone.channels, *backbone.image_size)
@@ -81,8 +74,8 @@ def evaluate_loss(
                     with nullcontext(pipe.model) if pipe.elastic is None else pipe.elastic.dense() as frozen:
                         found = BaseObjective(frozen, None)(images, condition, draws)
                 else:
-                    objective = (CleanObjective if estimate == "clean" else ElasticObjective)(pipe.elastic, budget)
-                    found = objective(images, condition, draws, Dial(budget, estimate == "none", text_budget))
+                    objective = ElasticObjective(pipe.elastic, budget)
+                    found = objective(images, condition, draws, Dial(budget, False, text_budget))
                 some.append(found.cpu())
                 bar.update(len(numbers))
     t, *columns = (torch.cat(some).double().numpy() for some in (times, *losses.values()))
@@ -95,10 +88,3 @@ def evaluate_loss(
             row |= {"difference_to_dense": float(change.mean()), "difference_interval": as_list(mean_interval(change))}
         results.append(LossResult(values, t, row))
     return results
-
-
-class CleanObjective(ElasticObjective):
-    """Cuts from the clean picture, where they come from an estimate."""
-
-    def _estimate(self, images: torch.Tensor, *_: object) -> torch.Tensor:
-        return images

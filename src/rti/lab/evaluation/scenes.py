@@ -9,12 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from PIL import Image, ImageDraw, ImageFont, ImageOps
-
 from rti.backbones.base import Backbone
 from rti.errors import InputError, check_whole
 from rti.files import write_whole
-from rti.images import INK, PAPER, contact_sheet, enlarge, open_image, save_image, wrap
 from rti.lab.intervals import as_list
 from rti.lab.pictures.compare import paired_summary
 from rti.lab.pictures.folder import PictureFolder, batches
@@ -27,8 +24,6 @@ from rti.lab.scenes.detect import scipy_ndimage
 from rti.method.budgets import Budget, is_dense, resolve_budget
 from rti.pipeline import Pipeline
 
-RIGHT, WRONG = (0, 128, 60), (200, 30, 30)
-COLUMNS = 2 * len(TASKS)  # of a sheet; prompts take the tasks in turn, so that every column is one task
 _SUMMARY = dict(overall="score", interval="interval", tasks="groups", task_intervals="group_intervals")
 _SUMMARY |= dict(images="pictures")  # what a row calls the values of a score's summary
 
@@ -115,30 +110,11 @@ def check_model(backbone: Backbone) -> None:
 
 
 def save_results(output: Path, values: dict[str, Any], results: Sequence[SceneResult]) -> None:
-    """Write a sheet per budget, and results.json: the values, and every picture's verdict at every budget."""
+    """Write results.json: the values, and every picture's verdict at every budget."""
     entries = results[0].folder.entries
     pictures = [{"task": entry.group, "caption": entry.metadata["prompt"]} for entry in entries]
     for index, picture in enumerate(pictures):
         verdicts = {str(result.name): result.score.pictures[index] for result in results}
         picture["correct"] = {name: verdict["score"] == 1 for name, verdict in verdicts.items()}
         picture["reason"] = {name: verdict["reason"] for name, verdict in verdicts.items()}
-    for result in results:
-        save_image(verdict_sheet(result), output / f"{result.name}.png")
     write_whole(output / "results.json", json.dumps(values | {"pictures": pictures}, indent=1) + "\n")
-
-
-def verdict_sheet(result: SceneResult) -> Image.Image:
-    """The first pictures of a budget, each in a green or red frame over its caption and, if it is wrong, the reason."""
-    font, tiles = ImageFont.load_default(size=12), []
-    entries = result.folder.entries[: 10 * COLUMNS]
-    for entry, verdict in zip(entries, result.score.pictures, strict=False):
-        picture = enlarge(open_image(result.folder.file(entry, 0)), 128)
-        framed = ImageOps.expand(picture, 4, WRONG if verdict["reason"] else RIGHT)
-        tile = ImageOps.expand(framed, (0, 0, 0, 5 * 16), PAPER)
-        # Words beside the colours: not everyone tells red from green.
-        said = wrap(f"wrong: {verdict['reason']}" if verdict["reason"] else "right", font, tile.width, lines=2)
-        text = f"{wrap(entry.metadata['prompt'], font, tile.width)}\n{said}"
-        ImageDraw.Draw(tile).multiline_text((0, framed.height), text, INK, font, spacing=2)
-        tiles.append(tile)
-    rows = [tiles[first : first + COLUMNS] for first in range(0, len(tiles), COLUMNS)]
-    return contact_sheet(rows, column_labels=[entry.group.replace("_", " ") for entry in entries[:COLUMNS]])
