@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from rti.lab.judge import judge, relative_positions
+from rti.lab.judge import Wanted, judge, relative_positions
 from rti.lab.pictures.folder import Entry
 from rti.lab.pictures.prompts import open_prompts
 from rti.lab.pictures.scorers.clip import Clip
@@ -19,7 +19,6 @@ from rti.lab.pictures.scorers.geneval import (
     GenEvalDetector,
     GenEvalScorer,
     SceneDetector,
-    Wanted,
     cut_out,
     detections,
     select,

@@ -79,9 +79,7 @@ MEASURES: dict[str, tuple[str, dict[str, Any]]] = {  # what a measure is, and wh
 class Scoring:
     """What every measure is told. A place for the results that is none is refused before the work."""
 
-    folder: Path = typer.Argument(
-        help="A folder of rti generate; for geneval also one in GenEval's own layout, for fid and is of any pictures."
-    )
+    folder: Path = typer.Argument(help="A folder of rti generate; for fid and is also one of any pictures.")
     output: Path = typer.Option(
         None, "--output", "-o", help="File for the results. Default: scores/METRIC.json in the folder."
     )

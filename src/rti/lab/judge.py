@@ -1,4 +1,4 @@
-"""GenEval's decision rule: does what was found in a picture satisfy what was asked for?
+"""GenEval's metadata and its decision rule: does what was found in a picture satisfy what was asked for?
 
 The scenes world and GenEval itself (rti.lab.pictures.scorers.geneval) are judged by the same lines.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rti.text.vocabulary import PLURALS
+from rti.errors import InputError, check_choice, check_whole
+from rti.text.vocabulary import PLURALS, RELATIONS
 
 _NEAR = 0.1  # objects closer than this share of their sizes stand in no relation
 _CLEAR = 0.5  # least share of the distance that must point in the direction
@@ -27,18 +28,44 @@ class Requirement:
     colour: str | None = None
     position: tuple[str, int] | None = None
 
-    def metadata(self) -> dict:
+    def metadata(self) -> dict[str, Any]:
         """The requirement as an entry of GenEval's metadata."""
         position = None if self.position is None else list(self.position)
         entry = {"class": self.shape, "count": self.count, "color": self.colour, "position": position}
         return {name: value for name, value in entry.items() if value is not None}
 
+    @classmethod
+    def from_metadata(cls, entry: dict[str, Any], index: int) -> Requirement:
+        """Of group number `index`; its position relates to a group before its own."""
+        name, count, position = entry["class"], entry["count"], entry.get("position")
+        check_whole(f"the count of {name!r}", count)
+        if position is not None:
+            relation, target = position
+            check_choice("position", relation, RELATIONS)
+            check_whole(f"the group {relation} which it is", target, most=index - 1, least=0)
+            position = (relation, target)
+        return cls(str(name), count, entry.get("color"), position)
 
-class Wanted(Protocol):
-    """What a picture must show (`include`) and must not show (`exclude`); a scene says so."""
 
+class Wanted(NamedTuple):
+    """A line of GenEval's metadata: its task, what must be there and what must not."""
+
+    tag: str
     include: tuple[Requirement, ...]
-    exclude: tuple[Requirement, ...]
+    exclude: tuple[Requirement, ...] = ()
+
+    @classmethod
+    def from_metadata(cls, metadata: dict[str, Any], where: str) -> Wanted:
+        """Refuse a line that cannot be judged; `where` it stands goes into the message."""
+        try:
+            include = tuple(Requirement.from_metadata(one, index) for index, one in enumerate(metadata["include"]))
+            exclude = tuple(Requirement.from_metadata(one, 0) for one in metadata.get("exclude", ()))
+            if not include or not isinstance(metadata["tag"], str):
+                raise ValueError("it needs a tag and something to include")
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise InputError(f"{where} is no line of GenEval's metadata: {reason}") from None
+        return cls(metadata["tag"], include, exclude)
 
 
 class Detection(Protocol):
@@ -74,7 +101,7 @@ def relative_positions(first: Detection, second: Detection) -> frozenset[str]:
 
 
 def judge(wanted: Wanted, detections: Sequence[Detection]) -> Verdict:
-    """Judge a picture by its detections.
+    """Judge a picture by its detections; what is wanted may also be a scene.
 
     Every `include` must hold: of the best `count` objects of the shape all exist, have the colour, and stand in the
     position to every object of the target group; and no `exclude` shape is there `count` times or more.

@@ -63,22 +63,21 @@ class Entry:
 
 @dataclass(frozen=True)
 class PictureFolder:
-    """A folder to score. One that `rti generate` did not make has no manifest, and no seeds."""
+    """What `rti generate` draws, and `rti score` scores."""
 
     path: Path
-    manifest: dict[str, Any] | None
+    manifest: dict[str, Any]
     entries: tuple[Entry, ...]
 
     @classmethod
     def open(cls, path: str | Path) -> PictureFolder:
-        """A folder of `rti generate`, or one in GenEval's layout. All its pictures must be there."""
+        """A folder that is finished: all its pictures must be there."""
         path = Path(path)
         if not os.path.isdir(path):  # which a name too long for a path is not, either
             raise InputError(f"{path} is no folder")
-        if (path / MANIFEST).is_file():
-            folder = cls(path, read_json(path / MANIFEST), _read_entries(path))
-        else:
-            folder = cls(path, None, _foreign_entries(path))
+        if not (path / MANIFEST).is_file():
+            raise InputError(f"{path} holds no {MANIFEST}; rti generate makes folders to score")
+        folder = cls(path, read_json(path / MANIFEST), _read_entries(path))
         files = [file for entry in folder.entries for file in entry.files]
         missing = [file for file in files if not os.path.isfile(path / file)]
         if missing:
@@ -95,10 +94,9 @@ class PictureFolder:
         return self.path / entry.files[number]
 
     @property
-    def digest(self) -> str | None:
-        """Which pictures these are; None where that is not known."""
-        text = json.dumps(self.manifest, sort_keys=True)
-        return None if self.manifest is None else hashlib.sha256(text.encode()).hexdigest()
+    def digest(self) -> str:
+        """Which pictures these are."""
+        return hashlib.sha256(json.dumps(self.manifest, sort_keys=True).encode()).hexdigest()
 
 
 def begin(folder: PictureFolder) -> None:
@@ -202,15 +200,3 @@ def _read_entries(path: Path) -> tuple[Entry, ...]:
     with in_one_line(f"{file} is not readable"):
         lines = file.read_text(encoding="utf-8").split("\n")
         return tuple(Entry.from_dict(json.loads(line)) for line in lines if line)
-
-
-def _foreign_entries(path: Path) -> tuple[Entry, ...]:
-    """The prompts of a folder in GenEval's layout that another program made."""
-    entries = []
-    for file in sorted(one for one in path.glob("*/metadata.jsonl") if one.parent.name.isdigit()):
-        name, metadata = file.parent.name, read_json(file)
-        pictures = sorted(f"{name}/samples/{one.name}" for one in file.parent.glob("samples/[0-9]*.png"))
-        entries.append(Entry(int(name), metadata.get("prompt", ""), metadata.get("tag"), tuple(pictures), (), metadata))
-    if not entries:
-        raise InputError(f"{path} holds no {MANIFEST}, nor pictures in GenEval's layout; rti generate makes either")
-    return tuple(entries)

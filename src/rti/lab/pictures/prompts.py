@@ -18,6 +18,7 @@ from rti.errors import InputError, check_whole
 from rti.files import in_one_line, require_regular
 from rti.flow import picture_seed
 from rti.lab import scenes
+from rti.lab.judge import Wanted
 from rti.lab.pictures.folder import Entry
 
 SOURCES = ("geneval", "parti", "mjhq", "scenes", "classes")
@@ -112,8 +113,6 @@ def read_prompts(path: Path, source: str, ending: str | None = None) -> PromptSe
 
 def _geneval(lines: list[str], file: str) -> Iterator[Entry]:
     """GenEval's metadata: a JSON object per line, with tag, include, exclude and prompt."""
-    from rti.lab.pictures.scorers.geneval import Wanted
-
     for index, line in enumerate(lines):
         where = f"{file}, line {index + 1}"
         with in_one_line(f"{where} is not readable JSON"):

@@ -1,6 +1,6 @@
 """GenEval: the detector, which detections of a picture count, and whether it shows what its prompt asks for.
 
-The decision rule is that of the scenes world, rti.lab.judge; here are GenEval's classes, thresholds and metadata.
+The decision rule is that of the scenes world, rti.lab.judge; here are GenEval's classes and thresholds.
 The detector is Mask2Former from transformers, post-processed as mmdet does it for the original, colours are by CLIP.
 The library's own instance post-processing assumes masks of 384 pixels, makes them binary before resizing them and
 ignores its threshold; so the raw logits are used here. The weights are not mmdet's: scores are comparable within rti.
@@ -12,22 +12,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch.nn.functional import interpolate, normalize
 
-from rti.errors import InputError, check_choice, check_whole
+from rti.errors import InputError
 from rti.files import shown
 from rti.images import to_tensor
 from rti.lab import scenes
-from rti.lab.judge import Requirement, judge
+from rti.lab.judge import Wanted, judge
 from rti.lab.pictures.folder import Entry, PictureFolder
 from rti.lab.pictures.scorers.clip import Clip, load_model, normalise
 from rti.lab.pictures.scorers.results import Score, score_folder
-from rti.text.vocabulary import RELATIONS
 
 # COCO's 80 classes in their order; GenEval calls three of them otherwise: mouse, remote and keyboard.
 CLASSES = (
@@ -50,39 +49,6 @@ COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown"
 TEMPLATES = ("a photo of a {colour} {name}", "a photo of a {colour}-colored {name}", "a photo of a {colour} object")
 BACKGROUND = "#999"
 MASK2FORMER = "facebook/mask2former-swin-small-coco-instance"
-
-
-class Wanted(NamedTuple):
-    """A line of GenEval's metadata: its task, what must be there and what must not."""
-
-    tag: str
-    include: tuple[Requirement, ...]
-    exclude: tuple[Requirement, ...] = ()
-
-    @classmethod
-    def from_metadata(cls, metadata: dict[str, Any], where: str) -> Wanted:
-        """Refuse a line that cannot be judged; `where` it stands goes into the message."""
-        try:
-            include = tuple(_requirement(entry, index) for index, entry in enumerate(metadata["include"]))
-            exclude = tuple(_requirement(entry, 0) for entry in metadata.get("exclude", ()))
-            if not include or not isinstance(metadata["tag"], str):
-                raise ValueError("it needs a tag and something to include")
-        except (KeyError, TypeError, ValueError) as error:
-            reason = f"it has no {error}" if isinstance(error, KeyError) else error
-            raise InputError(f"{where} is no line of GenEval's metadata: {reason}") from None
-        return cls(metadata["tag"], include, exclude)
-
-
-def _requirement(entry: dict[str, Any], index: int) -> Requirement:
-    """An entry of `include` or `exclude`; a position relates to a group before its own."""
-    name, count, position = entry["class"], entry["count"], entry.get("position")
-    check_whole(f"the count of {name!r}", count)
-    if position is not None:
-        relation, target = position
-        check_choice("position", relation, RELATIONS)
-        check_whole(f"the group {relation} which it is", target, most=index - 1, least=0)
-        position = (relation, target)
-    return Requirement(str(name), count, entry.get("color"), position)
 
 
 @dataclass(eq=False)
@@ -247,7 +213,7 @@ def cut_out(picture: Image.Image, found: Found) -> Image.Image:
 def score_geneval(folder: Path, batch: int, device: str, detector: str | None, clip: str) -> Score:
     """By a detector and a CLIP, by hub name or folder; or by the exact one, "scenes", of pictures of its prompts."""
     pictures = PictureFolder.open(folder)
-    source = ((pictures.manifest or {}).get("prompts") or {}).get("source")
+    source = (pictures.manifest.get("prompts") or {}).get("source")
     exact = detector == "scenes" or (detector is None and source == "scenes")
     scorer = GenEvalScorer(SceneDetector() if exact else GenEvalDetector)
     for entry in pictures.entries:  # before a model is loaded
