@@ -115,9 +115,9 @@ def test_every_process_draws_its_share_and_no_more(pipe, tmp_path):
     drawn = [
         Generation(pipe, prompts, tmp_path, QUICK).run(batch=2, shard=Shard(rank, 2), progress=False) for rank in (0, 1)
     ]
-    assert [(result.drawn, result.there) for result in drawn] == [(6, 0), (4, 0)]
+    assert [(result["drawn"], result["there_before"]) for result in drawn] == [(6, 0), (4, 0)]
     again = Generation(pipe, prompts, tmp_path, QUICK).run(batch=2, shard=Shard(0, 2), progress=False)
-    assert (again.drawn, again.there) == (0, 6)
+    assert (again["drawn"], again["there_before"]) == (0, 6)
 
 
 def test_the_lora_is_folded_in_for_a_budget_and_left_out_of_dense(pipe, release, tmp_path):
@@ -207,7 +207,7 @@ def test_what_is_missing_or_broken_is_drawn_again_and_the_rest_is_left(pipe, tmp
     (tmp_path / "prompts.jsonl").unlink()
     kept = (tmp_path / names[0]).stat().st_mtime_ns
     result = Generation(pipe, prompts, tmp_path, QUICK).run(batch=4, progress=False)
-    assert (result.drawn, result.there) == (4, 2)
+    assert (result["drawn"], result["there_before"]) == (4, 2)
     assert contents(tmp_path) == before
     assert (tmp_path / names[0]).stat().st_mtime_ns == kept
 
@@ -295,7 +295,7 @@ def test_other_prompts_or_weights_are_refused_and_other_versions_are_warned_of(p
     del manifest["config"]  # as it was before 0.2
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.warns(UserWarning, match="torch 1.0 there"):
-        assert Generation(fresh, prompts, tmp_path, QUICK).run(progress=False).drawn == 0
+        assert Generation(fresh, prompts, tmp_path, QUICK).run(progress=False)["drawn"] == 0
     assert json.loads((tmp_path / "manifest.json").read_text()) == manifest  # it says what the folder was begun with
 
 

@@ -89,8 +89,7 @@ def generate(
     if shard.rank > 0:
         return None
     rate, missing = images_per_second(output), generation.missing()
-    values = {"output": str(output), "prompts": len(wanted), "pictures": len(generation.pictures)}
-    values |= {"drawn": result.drawn, "there_before": result.there, "seconds": round(result.seconds, 3)}
+    values = {"output": str(output), "prompts": len(wanted), "pictures": len(generation.pictures)} | result
     values |= {"images_per_second": None if rate is None else round(rate, 4), "processes": shard.world}
     values |= {"missing": missing}
     show_values(f"rti generate {model} --prompts {prompts}", values)

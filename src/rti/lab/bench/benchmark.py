@@ -28,6 +28,7 @@ from rti.sampling import GuidedVelocity, sample
 
 TIME = 0.5  # of the forward pass that is measured; guidance applies there in both families
 PLAIN = "dense as loaded"  # the name of another row of dense
+Work = Callable[[], torch.Tensor]  # what is timed
 
 
 @dataclass
@@ -41,24 +42,15 @@ class Row:
     budget: int | None = None
     text_budget: int | None = None
     model: Any = None  # a backbone, or a model with a reduction
+    work: Work | None = None
     flops: float = 0.0
     times: list[float] = field(default_factory=list)
     memory: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
 
     @property
-    def budgets(self) -> Budgets:
-        return Budgets(self.budget, text=self.text_budget)
-
-    @property
     def seconds(self) -> float:
         return statistics.median(self.times)
-
-    def time(self, run: Run, device: torch.device) -> float:
-        return _time(lambda: run(self.model, self), device)
-
-
-Run = Callable[[Any, Row], torch.Tensor]  # of a model as a row has it, to what it ends with
 
 
 @dataclass
@@ -115,61 +107,51 @@ def run_benchmark(
     for (name, model), text, number in itertools.product(models.items(), dict.fromkeys(text_budgets), numbers):
         rows.append(Row(name, number, text, model))
 
-    condition, device = random_condition(dense, batch), dense.device
-    shape, scale = (dense.channels, *dense.image_size), dense.flow.guidance_scale if guidance is None else guidance
+    scale = float(dense.flow.guidance_scale if guidance is None else guidance)
     generators = [torch.Generator().manual_seed(number) for number in range(batch)]
-    noise = draw_noise(shape, generators, dense.flow.noise_scale, device)
+    shape, device = (dense.channels, *dense.image_size), dense.device
+    inputs = draw_noise(shape, generators, dense.flow.noise_scale, device), random_condition(dense, batch)
     options = {"steps": dense.flow.steps if steps is None else steps, "guidance_scale": scale}
 
-    def picture(model: Any, row: Row) -> torch.Tensor:
+    def picture(model: Any, budgets: Budgets) -> Work:
         """A whole one, from the text encoder's states to the last step."""
-        return sample(model, noise, condition, **options, budget=row.budgets)
+        return partial(sample, model, *inputs, **options, budget=budgets)
 
-    run = _forward(noise, condition, scale) if steps is None else picture
+    def forward(model: Any, budgets: Budgets) -> Work:
+        return _forward(model, budgets, *inputs, scale)
 
+    run = forward if steps is None else picture
     counts = {some: _count(some, dense) for some in (run, picture)}
     for row in rows:
         row.flops = counts[run].pictures * _flops(dense, row)
-    _measure(run, rows, device, passes, warmup, progress)
+        row.work = run(row.model, Budgets(row.budget, text=row.text_budget))
+    with tqdm(total=(warmup + passes) * len(rows), desc="measuring", unit="run", disable=not progress) as bar:
+        for turn in range(warmup + passes):
+            for row in random.Random(turn).sample(rows, len(rows)):  # no row always comes after the same one
+                seconds = _time(row.work, device)
+                row.times += [seconds] if turn >= warmup else []
+                bar.update()
     for row in rows:
-        row.memory = peak_memory(partial(row.time, run, device), device)
+        row.memory = peak_memory(row.work, device)
         with parts_of(row.model) as parts:
-            parts["run"] = row.time(run, device)
+            parts["run"] = _time(row.work, device)
         text = {} if row.text_budget is None else {"text_budget": row.text_budget}
-        prepare = partial(torch.no_grad()(row.model.prepare), condition, **text)
+        prepare = partial(torch.no_grad()(row.model.prepare), inputs[1], **text)
         row.parts = parts | {"text, once a prompt": _time(prepare, device)}
     return Benchmark(rows, batch, counts[run].calls / counts[picture].calls)
 
 
-def _measure(run: Run, rows: list[Row], device: torch.device, passes: int, warmup: int, show: bool) -> None:
-    """Fill in the rows' times, turn by turn."""
-    with tqdm(total=(warmup + passes) * len(rows), desc="measuring", unit="run", disable=not show) as bar:
-        for turn in range(warmup + passes):
-            for row in random.Random(turn).sample(rows, len(rows)):  # no row always comes after the same one
-                seconds = row.time(run, device)
-                row.times += [seconds] if turn >= warmup else []
-                bar.update()
-
-
-def _forward(noise: torch.Tensor, condition: Condition, scale: float) -> Run:
+@torch.no_grad()
+def _forward(model: Any, budgets: Budgets, noise: torch.Tensor, condition: Condition, scale: float) -> Work:
     """One guided forward pass at the middle of the way. The text is prepared beforehand, as a sampler does.
 
     Where regions are cut from an estimate, it is the model's own clean picture, as a sampler would hand it on.
     """
-    prepared: dict[tuple[int, int], GuidedVelocity] = {}
-
-    @torch.no_grad()
-    def run(model: Any, row: Row) -> torch.Tensor:
-        t, guided = torch.tensor(TIME, device=noise.device), prepared.get((id(model), id(row)))
-        if guided is None:
-            backbone = getattr(model, "backbone", model)
-            options = [backbone.flow, float(scale), backbone.flow.guidance_interval]
-            options += [row.budgets.resolve(1, backbone.patches)] if row.budget else []
-            guided = prepared[id(model), id(row)] = GuidedVelocity(model, condition, *options)
-            guided.estimate = guided.clean(noise, t, 0)
-        return guided.clean(noise, t, 0)
-
-    return run
+    backbone, t = getattr(model, "backbone", model), torch.tensor(TIME, device=noise.device)
+    resolved = None if budgets.image is None else budgets.resolve(1, backbone.patches)
+    guided = GuidedVelocity(model, condition, backbone.flow, scale, backbone.flow.guidance_interval, resolved)
+    guided.estimate = guided.clean(noise, t, 0)
+    return torch.no_grad()(partial(guided.clean, noise, t, 0))
 
 
 def _flops(dense: Backbone, row: Row) -> float:
@@ -196,16 +178,16 @@ class _Counter:
         return torch.zeros_like(x)
 
 
-def _count(run: Run, dense: Backbone) -> _Counter:
+def _count(run: Callable[[Any, Budgets], Work], dense: Backbone) -> _Counter:
     """What one run of any row asks of its model. Nothing but counting is done."""
-    counter, row = _Counter(dense), Row()
-    run(counter, row)
-    counter.calls = counter.pictures = 0  # a first run may do more, once
-    run(counter, row)
+    counter = _Counter(dense)
+    work = run(counter, Budgets())
+    counter.calls = counter.pictures = 0  # what it takes to prepare is not part of it
+    work()
     return counter
 
 
-def _time(work: Callable[[], Any], device: torch.device) -> float:
+def _time(work: Work, device: torch.device) -> float:
     started = clock(device)
     work()
     return clock(device) - started

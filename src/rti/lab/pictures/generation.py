@@ -83,14 +83,6 @@ class Shard(NamedTuple):
         return f"cuda:{int(os.environ.get('LOCAL_RANK', self.rank)) % torch.cuda.device_count()}"
 
 
-class Generated(NamedTuple):
-    """How many pictures this process drew, how many of its share were there already, and in how many seconds."""
-
-    drawn: int
-    there: int
-    seconds: float
-
-
 class Generation:
     """A folder to be drawn by a model. `names` go into the manifest: the model and the adapter as a user typed them.
 
@@ -115,8 +107,11 @@ class Generation:
         self.target = PictureFolder(self.folder, self.manifest, entries)
         self.pictures = self.target.pictures
 
-    def run(self, batch: int = 16, shard: Shard | None = None, progress: bool = True) -> Generated:
-        """Draw what is missing of this process's share. It can be stopped at any moment, and run again."""
+    def run(self, batch: int = 16, shard: Shard | None = None, progress: bool = True) -> dict[str, Any]:
+        """Draw what is missing of this process's share. It can be stopped at any moment, and run again.
+
+        Gives back how many pictures were drawn, how many were there before, and the seconds it took.
+        """
         check_whole("batch", batch, SEEDS)
         shard = shard or Shard.of_environment()
         batches = [self.pictures[first : first + batch] for first in range(0, len(self.pictures), batch)]
@@ -137,7 +132,7 @@ class Generation:
                 if wanted:
                     self._draw(pipe, some, wanted)
                     bar.update(len(wanted))
-        return Generated(todo, total - todo, time.perf_counter() - started)
+        return {"drawn": todo, "there_before": total - todo, "seconds": round(time.perf_counter() - started, 3)}
 
     def missing(self) -> int:
         """How many pictures of all are not there."""
