@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from rti.data.source import KINDS, Example, Size, Source, check_size
@@ -10,7 +9,7 @@ from rti.errors import InputError, check_choice, check_whole
 from rti.lab.scenes.classes import CLASSES, class_example, class_of
 from rti.lab.scenes.layout import CANVAS
 from rti.lab.scenes.render import batch
-from rti.lab.scenes.world import TASKS, Scene, check_kind
+from rti.lab.scenes.world import TASKS, check_kind
 
 
 class ScenesSource(Source):
@@ -47,18 +46,13 @@ class ScenesSource(Source):
     def __len__(self) -> int:
         return self.length
 
-    def draw(self, index: int) -> tuple[np.ndarray, Scene]:
-        """Picture number `index`, (3, size, size) float32 in [-1, 1], and its scene."""
-        if self.kind == "labels":
-            return class_example(self.seed, index, self.size)
-        drawn = batch(self.seed, index, 1, self.split, self.size, self.tasks)
-        return drawn.images[0], drawn.scenes[0]
-
     def __getitem__(self, index: int) -> Example:
         self.check_index(index)
-        image, scene = self.draw(index)
-        answer = (scene.caption, None) if self.kind == "text" else (None, class_of(scene))
-        return Example(torch.from_numpy(image), *answer)
+        if self.kind == "labels":
+            image, scene = class_example(self.seed, index, self.size)
+            return Example(torch.from_numpy(image), None, class_of(scene))
+        [image], [scene] = batch(self.seed, index, 1, self.split, self.size, self.tasks)
+        return Example(torch.from_numpy(image), scene.caption, None)
 
     def describe(self) -> str:
         what = "captions" if self.kind == "text" else f"labels of {len(CLASSES)} classes"
