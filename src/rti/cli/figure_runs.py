@@ -15,9 +15,6 @@ RUNS = typer.Argument(
     help="Scored folders of rti generate, or folders of those, or JSON of rti compare. NAME=FOLDER names its method."
 )
 AGAINST_HELP = "Against measured speed-ups, those by arithmetic (flops or tokens), budget, or seconds a picture."
-SPEEDS = typer.Option(
-    None, help="Measured speed-ups from a file of rti bench --json; NAME=FILE for one method. May be repeated."
-)
 FRONTIERS = {  # the scores, what they are drawn against, and the help
     "frontier": (
         "geneval,clip,pick,imagereward",
@@ -28,7 +25,7 @@ FRONTIERS = {  # the scores, what they are drawn against, and the help
 
         Every backbone needs its dense run. A method is called by its reduction, or as
         NAME=FOLDER says; runs of one name are joined by a line. Speed-ups are those of
-        drawing the pictures, or of rti bench: rti bench MODEL --json | tail -n 1 > FILE
+        drawing the pictures; --against flops or tokens has those by arithmetic.
         """,
     ),
     "fid": ("fid,is", "measured", "FID and Inception Score: rti figure frontier --metrics fid,is"),
@@ -47,7 +44,6 @@ def _frontier(name: str, metrics: str, against: str, text: str) -> Callable[...,
     def draw(
         runs: list[str] = RUNS,
         against: str = typer.Option(against, help=AGAINST_HELP),
-        speeds: list[str] = SPEEDS,
         metrics: str = typer.Option(metrics, help="Which scores, a panel each; those that no run has are left out."),
         output: Path = typer.Option(f"{name}.png", "--output", "-o", help=OUTPUT_HELP),
     ) -> dict[str, Any]:
@@ -55,7 +51,7 @@ def _frontier(name: str, metrics: str, against: str, text: str) -> Callable[...,
         from rti.lab.pictures.scored_runs import add_speedups, read_runs
 
         check_png(output)
-        rows = add_speedups(read_runs(runs), against, speeds or ())
+        rows = add_speedups(read_runs(runs), against)
         figure = frontier_figure(rows, metrics.split(","), against)
         return write_figure(figure, {"figure": name, "against": against, "rows": rows}, output)
 
