@@ -32,7 +32,7 @@ class Moment(NamedTuple):
 class Hook:
     """Records the first call of a method after it was armed; a solver's further evaluations of the same step pass by.
 
-    On the `regions` of a reduction it has those that an attached model makes for itself, (B, N); None where it forms none.
+    On the `regions` of a reduction: those that an attached model makes for itself, (B, N); None where it forms none.
     """
 
     def __init__(self, owner: nn.Module, method: str):
