@@ -60,6 +60,7 @@ def probe_redundancy(
         arrays = {kind: np.array([record[kind] for record in records]) for kind in KINDS}  # (prompts, watched, depth)
         by_block = {kind: rounded(array.mean(axis=(0, 1))) for kind, array in arrays.items()}
         proposal = propose_core(by_block["adaptive"])
+        curve = np.mean([record["lorenz"] for record in records], axis=0)
         return {
             "middle_block": middle,
             "image_size": list(backbone.image_size),
@@ -67,7 +68,13 @@ def probe_redundancy(
             "by_block_error": {kind: standard_error(array.mean(axis=1)) for kind, array in arrays.items()},
             "by_step": {kind: rounded(array[:, :, middle].mean(axis=0)) for kind, array in arrays.items()},
             "by_step_error": {kind: standard_error(array[:, :, middle]) for kind, array in arrays.items()},
-            "lorenz": _lorenz_summary([record["lorenz"] for record in records]),
+            "lorenz": {
+                "share_of_patches": [place / measures.POINTS for place in range(measures.POINTS + 1)],
+                "share_of_detail": rounded(curve),
+                "in_top_15_percent": round(float(measures.share_in_top(curve, 0.15)), 4),
+                "in_top_half": round(float(measures.share_in_top(curve, 0.5)), 4),
+                "patches_for_half": round(measures.patches_for(curve, 0.5), 4),
+            },
             "proposed_core": list(proposal.span),
             "why": proposal.why,
         }
@@ -106,15 +113,3 @@ def propose_core(profile: Sequence[float]) -> Core:
     if max(profile) - min(profile) < SHALLOW:
         why += f"; the profile is shallow ({min(profile):.3f} to {max(profile):.3f}), so it leaves the core free"
     return Core((first, last), why)
-
-
-def _lorenz_summary(curves: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """The mean of Lorenz curves, and what the paper reads off it."""
-    mean = np.mean(curves, axis=0)
-    return {
-        "share_of_patches": [place / measures.POINTS for place in range(measures.POINTS + 1)],
-        "share_of_detail": rounded(mean),
-        "in_top_15_percent": round(float(measures.share_in_top(mean, 0.15)), 4),
-        "in_top_half": round(float(measures.share_in_top(mean, 0.5)), 4),
-        "patches_for_half": round(measures.patches_for(mean, 0.5), 4),
-    }

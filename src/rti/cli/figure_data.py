@@ -1,4 +1,4 @@
-"""`rti figure` of what `rti probe` measured: `redundancy`, `groupings`, `orders` and `routing`; and `walks`."""
+"""`rti figure` of data that is there: of `rti probe`, of the orders (`walks`), and of scored runs (`frontier`)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ def _folder(data: Path) -> Path:
     return data if os.path.isdir(data) else data.parent
 
 
-def _of_probe(name: str, text: str) -> Callable[..., dict[str, Any]]:
+def _of_probe(name: str) -> Callable[..., dict[str, Any]]:
     def draw(
         data: Path = typer.Argument(help="Folder of rti probe, or the JSON file it wrote there."),
         output: Path = typer.Option(None, "--output", "-o", help=OUTPUT_HELP),
     ) -> dict[str, Any]:
         return _draw(name, data, output)
 
-    draw.__doc__ = text
     return draw
 
 
@@ -45,7 +44,7 @@ for _name, _text in {
     "orders": "The three orders: what they retain, and how compact their regions are.",
     "routing": "Where a trained partition puts its regions while a picture forms.",
 }.items():
-    figures.command(_name)(command(_of_probe(_name, _text)))
+    figures.command(_name, help=_text)(command(_of_probe(_name)))
 
 
 @figures.command()
@@ -86,3 +85,56 @@ def walks(output: Path = typer.Option("walks.png", "--output", "-o", help=OUTPUT
     found = drawn.walks()
     values = {"figure": "walks", "run": [drawn.FIRST, drawn.LENGTH], "orders": found}
     return write_figure(drawn.walks_figure(found), values, output)
+
+
+# Scored runs side by side.
+
+RUNS = typer.Argument(
+    help="Scored folders of rti generate, or folders of those, or JSON of rti compare. NAME=FOLDER names its method."
+)
+AGAINST_HELP = "Against measured speed-ups, those by arithmetic (flops or tokens), budget, or seconds a picture."
+FRONTIERS = {  # one command with three defaults: the scores, what they are drawn against, and the help
+    "frontier": (
+        "geneval,clip,pick,imagereward",
+        "measured",
+        """Each score against the speed-up or the budget, of several methods and backbones, dense marked.
+
+        rti figure frontier runs/dense runs/r512 runs/r256 similarity=runs/s512 similarity=runs/s256
+
+        Every backbone needs its dense run. A method is called by its reduction, or as
+        NAME=FOLDER says; runs of one name are joined by a line. Speed-ups are those of
+        drawing the pictures; --against flops or tokens has those by arithmetic.
+        """,
+    ),
+    "fid": ("fid,is", "measured", "FID and Inception Score: rti figure frontier --metrics fid,is"),
+    "steps": (
+        "geneval,clip,pick,imagereward,fid",
+        "seconds",
+        """Fewer steps or fewer tokens, a line per budget: rti figure frontier --against seconds
+
+        rti figure steps runs/dense-6 runs/dense-20 runs/dense-39 runs/r256-16 runs/r256-50 runs/r256-100
+        """,
+    ),
+}
+
+
+def _frontier(name: str, metrics: str, against: str) -> Callable[..., dict[str, Any]]:
+    def draw(
+        runs: list[str] = RUNS,
+        against: str = typer.Option(against, help=AGAINST_HELP),
+        metrics: str = typer.Option(metrics, help="Which scores, a panel each; those that no run has are left out."),
+        output: Path = typer.Option(f"{name}.png", "--output", "-o", help=OUTPUT_HELP),
+    ) -> dict[str, Any]:
+        from rti.lab.pictures.frontier import frontier_figure
+        from rti.lab.pictures.scored_runs import add_speedups, read_runs
+
+        check_png(output)
+        rows = add_speedups(read_runs(runs), against)
+        figure = frontier_figure(rows, metrics.split(","), against)
+        return write_figure(figure, {"figure": name, "against": against, "rows": rows}, output)
+
+    return draw
+
+
+for _name, (_metrics, _against, _text) in FRONTIERS.items():
+    figures.command(_name, help=_text)(command(_frontier(_name, _metrics, _against)))
