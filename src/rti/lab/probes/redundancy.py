@@ -42,17 +42,11 @@ def probe_redundancy(
     def measure(moment: Moment) -> dict[str, torch.Tensor]:
         images = [tokens.image[: moment.count].float() for tokens in moment.seen]
         at_start, even = cut(images[first], cuts), cut(images[0], "fixed")
-        blocks = [
-            (
-                measures.explained_variance(after, at_start),
-                measures.explained_variance(after, cut(before, cuts)),
-                measures.explained_variance(after, even),
-                measures.skip_variance(after, regions),
-            )
-            for before, after in pairwise(images)
-        ]
-        by_kind = zip(*blocks, strict=True)
-        return {kind: torch.stack(values, dim=1) for kind, values in zip(KINDS, by_kind, strict=True)}  # (count, depth)
+        blocks = []
+        for before, after in pairwise(images):
+            kept = [measures.explained_variance(after, groups) for groups in (at_start, cut(before, cuts), even)]
+            blocks.append(torch.stack([*kept, measures.skip_variance(after, regions)]))
+        return dict(zip(KINDS, torch.stack(blocks, dim=2), strict=True))  # (count, depth) each
 
     def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Means over prompts: by block over all steps, by step at the middle block, and of the Lorenz curves."""

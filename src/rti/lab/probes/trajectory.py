@@ -47,10 +47,6 @@ class Hook:
     def __exit__(self, *exception: object) -> None:
         delattr(self.owner, self.method)
 
-    def take(self) -> Any:
-        seen, self.seen = self.seen, None
-        return seen
-
     def _call(self, *inputs: Any, **options: Any) -> Any:
         call = self.record if self.armed else self.inner
         self.armed = False
@@ -166,10 +162,9 @@ class Run:
         def after_step(step: int, state: torch.Tensor, estimate: torch.Tensor) -> None:
             nonlocal before
             if step in at:
-                seen = hook.take()
-                if seen is None:
+                if hook.seen is None:
                     raise InputError(f"the reduction {self.trained.config.name!r} forms no regions to follow")
-                observe(Moment(at.index(step), seen, before, estimate, count))
+                observe(Moment(at.index(step), hook.seen, before, estimate, count))
             before, hook.armed = estimate, step + 1 in at
             advance(count)
 
