@@ -70,12 +70,10 @@ COMMANDS = {
     "probe groupings": (("jit", *PROBE), ("--core", "9,4")),
     "probe orders": (("jit", *PROBE), ("--cuts", "x")),
     "probe routing": (("jit", *PROBE), ()),
-    "probe lorenz": (("pictures", "--size", "32", "-o", "out"), ("--patch", "64")),
     "figure redundancy": (("probes",), ("-o", "x.txt")),
     "figure groupings": (("probes",), ("-o", "x.txt")),
     "figure orders": (("probes",), ("-o", "x.txt")),
     "figure routing": (("probes",), ("-o", "x.txt")),
-    "figure lorenz": (("probes/redundancy.json",), ("-o", "x.txt")),
     "figure gallery": (("jit", "1", *JIT), ("--budget", "8")),
     "figure overlay": (("jit", "1", *JIT), ("--budget", "8")),
     "figure methods": (("jit", "1", *JIT), ("-o", "x.txt")),
@@ -194,8 +192,7 @@ def make_mutant(name: str, rng: random.Random) -> None:
         texts[0] = json.dumps(mutated(json.loads(texts[0]), rng))
         path.write_text("\n".join(texts))
     else:
-        known = {"study": "study.json", "figure lorenz": "probes/redundancy.json"}
-        path = known.get(name, f"probes/{name.partition(' ')[2]}.json")
+        path = "study.json" if name == "study" else f"probes/{name.partition(' ')[2]}.json"
         values = json.loads(Path(path if Path(path).is_file() else "study.json").read_text())
         Path("mutant").write_text(json.dumps(mutated(values, rng)))
 

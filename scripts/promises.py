@@ -41,7 +41,7 @@ def missing_of(text: str) -> list[str]:
     while words and hasattr(command, "commands"):
         path.append(words.pop(0))
         if path[-1] not in command.commands:
-            return [] if path[0] in GONE_COMMANDS or path[0] == "COMMAND" else [" ".join(path)]
+            return [] if " ".join(path) in GONE_COMMANDS or path[0] == "COMMAND" else [" ".join(path)]
         command = command.commands[path[-1]]
     known = {
         one for option in command.get_params(typer.Context(command)) for one in option.opts + option.secondary_opts

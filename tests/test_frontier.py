@@ -9,7 +9,7 @@ import pytest
 from rti.lab.pictures.frontier import frontier_figure
 from rti.lab.pictures.scored_runs import add_speedups, read_runs
 from rti.lab.plots import COLOURS, GREY
-from rti.lab.probes.figures import profiles, profiles_figure, walks, walks_figure
+from rti.lab.probes.figures import profiles, profiles_figure, walks_figure
 from test_cli import run, run_json
 from test_compare import make_run
 from tiny import refused
@@ -95,11 +95,11 @@ def test_the_frontier_is_each_score_against_the_measured_speed_up_with_dense_mar
     assert legend[:2] == ["dense (frozen), jit-b16", "region, jit-b16"]  # as they were given
 
 
-def test_of_many_budgets_those_at_the_ends_are_written_and_none_of_a_method_without(tmp_path):
+def test_every_budget_is_written_and_none_of_a_method_without(tmp_path):
     rows = [scored(tmp_path / "dense", 1.0, {"clip": 28})]
     rows += [scored(tmp_path / f"r{n}", 4 - n / 100, {"clip": 27}, REGION, n) for n in (16, 32, 64, 128, 192)]
     (axes,) = frontier_figure(add_speedups(read_runs(map(str, rows))), ["clip"]).axes
-    assert [text.get_text() for text in axes.texts] == ["192", "16"]
+    assert [text.get_text() for text in axes.texts] == ["192", "128", "64", "32", "16"]
     skip = [rows[0], scored(tmp_path / "skip", 2.0, {"clip": 27}, SKIP, 64)]
     assert not frontier_figure(add_speedups(read_runs(map(str, skip))), ["clip"]).axes[0].texts
 
@@ -156,32 +156,6 @@ def test_the_fid_figure_puts_both_points_of_token_skip_where_the_paper_has_them(
     assert again[1]["speedup"] == pytest.approx(1 / 0.646, abs=2e-3)
 
 
-def test_speeds_of_the_benchmark_come_before_those_of_drawing(tmp_path, rows):
-    rows = rows[:6]
-
-    def bench(name, model, rows):
-        path = tmp_path / name
-        path.write_text(json.dumps({"benchmark": model, "rows": [dict(zip(FIELDS, row, strict=True)) for row in rows]}))
-        return str(path)
-
-    ours = [
-        ("dense", "dense", None, 1.0),
-        ("region", 64, 32, 9.0),
-        ("region", 64, None, 3.5),
-        ("region", 130, None, 2.2),
-    ]
-    files = [
-        bench("ours.json", "some/where/jit-b16", ours),
-        bench("other.json", "jit-l16", [("region", 64, None, 8.0)]),
-    ]
-    files.append("token-skip=" + bench("skip.json", "jit-b16", [("token-skip", 128, None, 1.3)]))
-    speeds = [one["speedup"] for one in add_speedups(read_runs(map(str, rows)), benches=files)]
-    assert speeds == [1, 3.5, 2.2, 2.5, 2.0, 1.3]  # similarity was not in the benchmark
-
-
-FIELDS = ("model", "budget", "text_budget", "speedup")
-
-
 def test_what_rti_compare_prints_is_drawn_as_its_folders_are(tmp_path, rows, capsys):
     rows = [str(row) for row in rows[:3]]
     values = run_json(capsys, "compare", *rows)
@@ -211,8 +185,7 @@ def test_the_cost_sweep_is_each_score_against_the_seconds_of_a_picture(tmp_path,
     }
     assert axes.get_xscale() == "log"
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1.8", "2.8", "11"]
-    sides = {text.get_text(): text.get_va() for text in axes.texts}  # a label is not between the lines
-    assert sides == {"6": "top", "10": "top", "39": "bottom", "16": "bottom", "100": "top"}
+    assert [text.get_text() for text in axes.texts] == ["6", "10", "39", "16", "100"]
     assert axes.lines[0].get_color() == GREY
 
 
@@ -330,7 +303,3 @@ def test_the_walks_shade_the_same_run_of_every_order_and_jumps_are_dotted(capsys
     assert shaded["raster"] == [(1, c) for c in (4, 5, 6, 7)] + [(2, c) for c in (0, 1, 2, 3)]
     jumps = [sum(line.get_linestyle() == ":" for line in axes.lines) for axes in figure.axes]
     assert jumps == [0, 31, 7]
-    with refused("run of 8 from 60", "64 patches"):
-        walks(first=60)
-    code, _, err = run(capsys, "figure", "walks", "--grid", "8", "-o", tmp_path / "other.png")
-    assert (code, "grid '8'" in err) == (2, True)

@@ -75,17 +75,11 @@ def routing() -> dict:
     return {"patches": 256, "prompts": 4, "times": TIMES, "rows": rows}
 
 
-def lorenz():
-    curve = redundancy()["lorenz"]["share_of_detail"]
-    return figures.lorenz_figure({"drawn": curve, "photographs": curve[::-1][::-1]})
-
-
 DRAWN = {
     "redundancy": lambda: figures.redundancy_figure(redundancy()),
     "groupings": lambda: figures.groupings_figure(groupings()),
     "orders": lambda: figures.orders_figure(orders()),
     "routing": lambda: figures.routing_figure(routing()),
-    "lorenz": lorenz,
 }
 
 
@@ -145,7 +139,7 @@ def test_data_that_lacks_something_or_has_it_in_another_shape_is_refused(name):
 
 def test_a_lorenz_curve_of_one_point_is_refused():
     with refused("damaged"):
-        figures.lorenz_figure({"x": [1.0]})
+        figures.redundancy_figure(redundancy() | {"lorenz": {"share_of_detail": [1.0]}})
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -292,13 +286,6 @@ def test_figures_are_written_as_png_svg_and_json_the_same_each_time(capsys, tmp_
     assert (tmp_path / "again.svg").read_bytes() == first[1]
 
 
-def test_the_lorenz_figure_takes_several_sources(capsys, tmp_path):
-    file = tmp_path / "redundancy.json"
-    file.write_text(json.dumps(redundancy() | {"probe": "redundancy"}))
-    run_json(capsys, "figure", "lorenz", file, file, "--names", "a,b", "-o", tmp_path / "lorenz.png")
-    assert list(json.loads((tmp_path / "lorenz.json").read_text())["curves"]) == ["a", "b"]
-
-
 def test_the_picture_figures_by_command(capsys, tmp_path):
     model = rti.attach(rti.load_backbone(DATA / "jit-tiny"), rti.RegionConfig(core=(2, 3)))
     randomise_trainable(model).save_pretrained(tmp_path / "adapter")
@@ -326,8 +313,8 @@ def test_the_picture_figures_by_command(capsys, tmp_path):
         (("gallery", DATA / "jit-tiny", "1"), "adapter"),
         (("gallery", DATA / "jit-tiny", "1", "-o", "picture.svg"), "picture.svg"),
         (("methods", DATA / "jit-tiny", "1", "--trained", "x=nowhere"), "nowhere"),
-        (("lorenz", DATA / "jit-tiny" / "config.json"), "config.json"),
-        (("lorenz", DATA / "jit-tiny" / "config.json", "--names", "a,b"), "2 names"),
+        (("redundancy", DATA / "jit-tiny" / "config.json"), "config.json"),
+        (("redundancy", "a", "b", "--names", "a,b,c"), "names a, b, c for 2 models"),
     ],
 )
 def test_bad_input_is_refused(capsys, tmp_path, monkeypatch, words, named):

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import typer
 
-import rti.cli.figure_probes
-import rti.cli.figure_runs  # noqa: F401  both add commands to rti figure
+import rti.cli.figure_data  # noqa: F401  adds commands to rti figure
 from rti import __version__
 from rti.cli.bench import bench
 from rti.cli.compare import compare

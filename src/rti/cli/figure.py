@@ -13,6 +13,7 @@ from rti.cli.options import Loading, budget_option, command, guidance_option, nu
 from rti.cli.output import say, whole_numbers
 from rti.cli.probe import CORE, core_of, pairs
 from rti.errors import InputError
+from rti.method.budgets import parse_budget
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,8 +46,7 @@ class Pictures(Loading):
         from rti.lab.probes.trajectory import Run
 
         check_png(output)
-        pipe = self.load(self.model)
-        subjects = self.subjects
+        pipe, subjects = self.load(self.model), self.subjects
         if pipe.backbone.conditioned_on == "labels":
             subjects = [number for text in subjects for number in whole_numbers(text, "labels")]
         steps = pipe.backbone.flow.steps if self.steps is None else self.steps
@@ -76,7 +76,6 @@ def gallery(
 ) -> dict[str, Any]:
     """The budget sweep: a dense row, then every budget, the same prompts and noise, for one method or several."""
     from rti.lab.probes.gallery import gallery as draw
-    from rti.method.budgets import parse_budget
 
     wanted = [parse_budget(text) for text in budgets.split(",")]
     run = pictures.open(output)
@@ -94,7 +93,6 @@ def overlay(
 ) -> dict[str, Any]:
     """The regions an adapter uses along sampling, drawn on the picture as it forms."""
     from rti.lab.probes.gallery import overlay as draw
-    from rti.method.budgets import parse_budget
 
     return pictures.write(*draw(pictures.open(output, moments), parse_budget(budget)), output)
 
@@ -114,7 +112,6 @@ def methods(
     """
     from rti.lab.probes.gallery import methods as draw
     from rti.lab.probes.groupings import grouping_rows
-    from rti.method.budgets import parse_budget
 
     run = pictures.open(output, moments=3)
     span = core_of(pictures.model, None, run.pipe, core)

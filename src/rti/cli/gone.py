@@ -21,7 +21,9 @@ class Gone(NamedTuple):
 _EXTRACTOR = "torch-fidelity makes the features; those of any other network go in by --features FILE"
 _PAPER = "the paper's values stand in docs/probes/README.md"
 _GUIDANCE = "it lost quality and time; both branches of guidance have the budget"
-_PROBED = ("redundancy", "groupings", "orders", "routing", "lorenz")
+_PROBED = ("redundancy", "groupings", "orders", "routing")
+_SPEEDS = "speed-ups are those of drawing the pictures; --against flops or tokens has those by arithmetic"
+_WALKS = "the walks are the paper's, 8 positions from the 12th on over 8 x 8 patches"
 GONE: list[Gone] = [
     Gone("eval scenes", "--reuse", "the same --output goes on with what it has, budget by budget"),
     Gone("eval scenes", "--held-out", "--split=held-out", False),
@@ -33,10 +35,14 @@ GONE: list[Gone] = [
     *(Gone(name, "--guidance-budget", _GUIDANCE) for name in ("sample", "generate", "bench", "eval scenes")),
     Gone("bench", "--reference", "dense is timed with fused attention alone", False),
     *(Gone(f"figure {name}", "--paper", _PAPER, False) for name in _PROBED),
+    *(Gone(f"figure {name}", "--speeds", _SPEEDS) for name in ("frontier", "fid", "steps")),
+    *(Gone("figure walks", option, _WALKS) for option in ("--grid", "--first", "--length")),
 ]
 
 
 GONE_COMMANDS = {
+    "probe lorenz": "rti probe redundancy measures the detail of the pictures that a model draws",
+    "figure lorenz": "rti figure redundancy draws the curve of the pictures that a model draws",
     "encode": "rti train encodes captions as it reads them",
     "scenes": "rti train --data scenes draws the world as it goes, rti generate --prompts scenes takes its captions",
 }
@@ -44,8 +50,9 @@ GONE_COMMANDS = {
 
 def without_what_is_gone(arguments: Sequence[str]) -> list[str]:
     """The arguments with old options renamed or left out, each with a warning."""
-    if arguments and arguments[0] in GONE_COMMANDS:
-        raise InputError(f"rti {arguments[0]} is gone: {GONE_COMMANDS[arguments[0]]}")
+    for gone in (" ".join(arguments[:1]), " ".join(arguments[:2])):
+        if gone in GONE_COMMANDS:
+            raise InputError(f"rti {gone} is gone: {GONE_COMMANDS[gone]}")
     remaining, kept = list(arguments), []
     while remaining:
         word = remaining.pop(0)

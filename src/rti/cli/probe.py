@@ -12,6 +12,7 @@ from rti.cli.models import MODEL_HELP
 from rti.cli.options import Loading, budget_option, command, guidance_option, number_option, seed_option, steps_option
 from rti.cli.output import say, show_table, span
 from rti.errors import InputError
+from rti.method.budgets import parse_budget
 from rti.presets import default_core, preset_of
 
 if TYPE_CHECKING:
@@ -21,14 +22,13 @@ if TYPE_CHECKING:
 probes = typer.Typer(
     no_args_is_help=True,
     help="Measure where a model's tokens are redundant, by hooks on its blocks while it samples. "
-    "A probe that was stopped goes on with the same command. For example: rti probe redundancy scenes --prompts 16",
+    "For example: rti probe redundancy scenes --prompts 16",
 )
 
 PROMPTS_HELP = "How many prompts (or labels, of a class-conditional model)."
 WATCHED_HELP = "How many of the steps are watched, spread along the trajectory."
 BUDGET = budget_option("0.25", help="How many groups: 256, 0.25, 25%.")
 CORE = typer.Option(None, help="First and last block of the core. Default: the adapter's, or the paper's.")
-OUTPUT = typer.Option("probes", "--output", "-o", help="Folder for the data: what is done so far, and the result.")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Probe(Loading):
     """What every probe of a model is told."""
 
     model: str = typer.Argument(help=MODEL_HELP)
-    output: Path = OUTPUT
+    output: Path = typer.Option("probes", "--output", "-o", help="Folder for the data.")
     prompt_file: Path = typer.Option(
         None, help="Text file of prompts, one a line. Default: the scenes world, or templates."
     )
@@ -56,6 +56,11 @@ class Probe(Loading):
         run = Run(pipe, subjects, self.seed, self.steps, self.guidance, watched, self.batch)
         return run, core_of(self.model, self.size, pipe, core)
 
+    def end(self, values: dict[str, Any]) -> dict[str, Any]:
+        name = values["probe"]
+        say(f"{self.output / name}.json: the data; rti figure {name} {self.output} draws it")
+        return values
+
 
 @probes.command()
 @command
@@ -73,7 +78,6 @@ def redundancy(
     Lorenz curve of detail in the pictures drawn.
     """
     from rti.lab.probes.redundancy import KINDS, probe_redundancy
-    from rti.method.budgets import parse_budget
 
     run, core_span = probe.open(prompts, watched, core)
     values = probe_redundancy(run, probe.output, core_span, parse_budget(budget), cuts)
@@ -83,12 +87,10 @@ def redundancy(
     by_step = zip(values["times"], *(values["by_step"][kind] for kind in KINDS), strict=True)
     title = f"At block {values['middle_block']}, by time (0 noise, 1 image)"
     show_table(title, ("time", *KINDS), [(f"{time:.2f}", *row) for time, *row in by_step])
-    shares = [100 * values["lorenz"][name] for name in ("in_top_15_percent", "in_top_half")]
-    say(
-        "Detail of the pictures: the most detailed 15 % of patches hold {:.0f} %, half of them {:.0f} %".format(*shares)
-    )
+    top, half = (f"{100 * values['lorenz'][name]:.0f} %" for name in ("in_top_15_percent", "in_top_half"))
+    say(f"Detail of the pictures: the most detailed 15 % of patches hold {top}, half of them {half}")
     say("Proposed core: blocks {} to {}: ".format(*values["proposed_core"]) + values["why"])
-    return _end(values, probe.output)
+    return probe.end(values)
 
 
 @probes.command()
@@ -109,13 +111,12 @@ def groupings(
     says little; give its adapter as --trained NAME=FOLDER.
     """
     from rti.lab.probes.groupings import grouping_rows, probe_groupings
-    from rti.method.budgets import parse_budget
 
     run, core_span = probe.open(prompts, watched, core)
     rows = grouping_rows(run.pipe.backbone, core_span, pairs(trained))
     values = probe_groupings(run, probe.output, rows, core_span, parse_budget(budget))
     _show_rows(values, ("spread", "size_detail", "retained"), "Groupings")
-    return _end(values, probe.output)
+    return probe.end(values)
 
 
 @probes.command()
@@ -130,13 +131,12 @@ def orders(
 ) -> dict[str, Any]:
     """The Hilbert, Morton and raster orders: what a partition of each retains, and how compact its regions are."""
     from rti.lab.probes.groupings import order_rows, probe_groupings
-    from rti.method.budgets import parse_budget
 
     run, core_span = probe.open(prompts, watched, core)
     rows = order_rows(run.pipe.backbone, core_span, cuts)
     values = probe_groupings(run, probe.output, rows, core_span, parse_budget(budget), name="orders")
     _show_rows(values, ("retained", "spread_per_patch", "spread"), f"Orders, cut by {cuts}")
-    return _end(values, probe.output)
+    return probe.end(values)
 
 
 @probes.command()
@@ -153,7 +153,6 @@ def routing(
     where fine regions are placed by chance.
     """
     from rti.lab.probes.routing import probe_routing
-    from rti.method.budgets import parse_budget
 
     wanted = [parse_budget(text) for text in budgets.split(",")]
     values = probe_routing(probe.open(prompts, watched)[0], probe.output, wanted)
@@ -164,25 +163,7 @@ def routing(
         cells.append([row["budget"], *ratios, row["size_detail_middle"], *entropies])
     titles = ("budget", "detail ratio early", "late", "size-detail, mid", "entropy early, bits", "late")
     show_table(f"Routing of {probe.model}, {values['prompts']} prompts, steps {values['watched']}", titles, cells)
-    return _end(values, probe.output)
-
-
-@probes.command()
-@command
-def lorenz(
-    folder: Path = typer.Argument(help="A folder of photographs; scripts/photographs.py fetches some."),
-    output: Path = OUTPUT,
-    size: int = number_option(512, help="The longer side of a picture is scaled to this.", most=16384),
-    patch: int = number_option(16, help="Side of a patch in pixels.", most=16384),
-) -> dict[str, Any]:
-    """How unevenly detail lies in photographs: the share of it in the most detailed patches. No model needed."""
-    from rti.lab.probes.redundancy import probe_lorenz
-
-    values = probe_lorenz(folder, output, size, patch)
-    every = [*values["pictures"], {"picture": "mean"} | values["lorenz"]]
-    rows = [[one["picture"], one["in_top_15_percent"], one["in_top_half"]] for one in every]
-    show_table("Share of detail in the most detailed patches", ("picture", "top 15 %", "top half"), rows)
-    return _end(values, output)
+    return probe.end(values)
 
 
 def core_of(model: str, size: str | None, pipe: Pipeline, typed: str | None) -> tuple[int, int]:
@@ -206,12 +187,8 @@ def pairs(typed: list[str] | None) -> dict[str, Path]:
     return found
 
 
-_TITLES = {
-    "spread": "spread, cells",
-    "spread_per_patch": "spread per patch, cells",
-    "size_detail": "size-detail, mid-trajectory",
-    "retained": "retained",
-}
+_TITLES = {"spread": "spread, cells", "spread_per_patch": "spread per patch, cells"}
+_TITLES |= {"size_detail": "size-detail, mid-trajectory", "retained": "retained"}
 
 
 def _show_rows(values: dict[str, Any], names: tuple[str, ...], title: str) -> None:
@@ -220,8 +197,7 @@ def _show_rows(values: dict[str, Any], names: tuple[str, ...], title: str) -> No
     title += f" at {values['budget']} of {values['patches']}, {where}, {values['prompts']} prompts (± standard error)"
     show_table(title, ("", *(_TITLES[name] for name in names)), cells)
     soft = [row["name"] for row in values["rows"] if row["spread"] is not None and row["spread_per_patch"] is None]
-    fresh = [name for name in soft if not values["reductions"][name]["trained"]]
-    if fresh:
+    if fresh := [name for name in soft if not values["reductions"][name]["trained"]]:
         say(f"{', '.join(fresh)}: read by fresh weights, which says little; give --trained NAME=FOLDER")
 
 
@@ -229,9 +205,3 @@ def _number(value: float | None, error: float | None = None) -> str:
     if value is None:
         return "none"
     return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
-
-
-def _end(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    name = values["probe"]
-    say(f"{folder / name}.json: the data; rti figure {name} {folder} draws it")
-    return values

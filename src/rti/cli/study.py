@@ -31,8 +31,8 @@ def study(
     reduction differs. Every job is a command of rti; records.jsonl keeps what
     each left. Timings run last, with nothing beside them; on a busy machine, leave
     them for later: --kinds loss,pictures now, --kinds time when it is idle.
-    Interrupted, the same command goes on. Writes results.json, table.md, leads.md
-    (the first row against every other) and figures into the folder.
+    Interrupted, the same command goes on. Writes results.json (where the first row
+    is also compared with every other), table.md and figures into the folder.
     """
     from rti.lab.study.plan import choose, read_study
     from rti.lab.study.records import Records
@@ -51,7 +51,9 @@ def study(
     failed = [] if report else run_jobs(output, jobs, workers)
     values = collect(whole, output)
     figures, found = save(values, output), {name: values[name] for name in ("done", "jobs")}
-    say(f"{output}: {found['done']} of {found['jobs']} jobs are done; results.json, tables and {len(figures)} figures")
+    say(
+        f"{output}: {found['done']} of {found['jobs']} jobs are done; results.json, table.md and {len(figures)} figures"
+    )
     if failed:
         raise InputError(f"{len(failed)} jobs failed: {', '.join(failed)}; see {output / 'logs'}")
     return {"output": str(output)} | found

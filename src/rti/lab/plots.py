@@ -13,6 +13,7 @@ from rti.files import in_one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: told apart by everyone
@@ -35,10 +36,10 @@ def places_of(names: Iterable[str]) -> dict[str, int]:
     return {name: METHODS[name] if name in METHODS else next(free) for name in names}
 
 
-def legend_below(figure: Figure, one: Axes, columns: int) -> None:
+def legend_below(figure: Figure, columns: int, fontsize: int = 9) -> Figure:
     """One legend for all panels, below them, where it covers nothing."""
-    handles, labels = one.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=fontsize)
+    return figure
 
 
 def axes(width: float = 6.0, height: float = 4.0) -> Axes:
@@ -53,6 +54,18 @@ def panels(count: int, width: float = 11.0, height: float = 3.6) -> list[Axes]:
         one.grid(alpha=0.25)
         one.spines[["top", "right"]].set_visible(False)
     return row
+
+
+def log_axis(axis: Axis, values: Iterable[float], factor: float = 1.0, **look: Any) -> None:
+    """Make an axis logarithmic, with ticks at the values that are at least by a factor apart."""
+    ticks: list[float] = []
+    for value in sorted({*values}):
+        if not ticks or value >= factor * ticks[-1]:
+            ticks.append(value)
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_ticks(ticks, [f"{tick:.2g}" if tick < 100 else f"{tick:.0f}" for tick in ticks])
+    axis.set_tick_params(**look)
+    axis.axes.minorticks_off()
 
 
 def picture_grid(rows: Sequence[Sequence[Any]], row_labels: Sequence[str], column_labels: Sequence[str]) -> Figure:
@@ -102,7 +115,6 @@ def cost_figure(values: dict[str, Any], path: Path) -> Path:
     """Measured and analytic cost of a forward pass against the budget, in percent of dense, as in the paper."""
     one, lines = axes(), {}
     rows = sorted((row for row in values["rows"] if row["budget"] != "dense"), key=lambda row: row["budget"])
-    ticks = list(dict.fromkeys(row["budget"] for row in rows))
     for row in rows:
         text = "" if row["text_budget"] is None else f", {row['text_budget']} text tokens"
         lines.setdefault(row["model"] + text, []).append(row)
@@ -111,9 +123,7 @@ def cost_figure(values: dict[str, Any], path: Path) -> Path:
             costs = [100 / row[field] for row in some]
             one.plot([row["budget"] for row in some], costs, style, color=colour, label=f"{name}, {kind}")
     one.axhline(100, color=GREY, linewidth=1, label="dense")
-    one.set_xscale("log", base=2)
-    one.set_xticks(ticks, map(str, ticks))
-    one.minorticks_off()
+    log_axis(one.xaxis, [row["budget"] for row in rows])
     one.set(xlabel="budget R, region tokens in the core", ylabel="cost of a forward pass, % of dense", ylim=(0, 105))
     one.set_title(f"{values['benchmark']}, batch {values['batch']}, {values['dtype']}, {values['device']}")
     one.legend(frameon=False, loc="lower left", ncols=2, fontsize=8)  # the lines are above

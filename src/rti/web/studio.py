@@ -16,7 +16,7 @@ from rti.errors import InputError, check_whole
 from rti.images import draw_regions, enlarge, to_pil
 from rti.lab.bench.stopwatch import clock
 from rti.lab.demo import PROMPTS
-from rti.lab.probes.trajectory import RegionsHook
+from rti.lab.probes.trajectory import Hook
 from rti.pipeline import Pipeline
 
 LONGEST_PROMPT = 1000  # characters
@@ -123,7 +123,7 @@ class Studio:
             hook.armed = True  # the regions of the next step take the place of these
             started = clock(device)
 
-        hook = RegionsHook(self.elastic.reduction)
+        hook = Hook(self.elastic.reduction, "regions")
         hook.armed, noise = True, torch.Generator().manual_seed(seed)
         with self.pipe.drawing(dense=dense is None, int8=self.int8) as pipe, hook:
             started = clock(device)

@@ -5,24 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rti.errors import InputError, check_choice
 from rti.lab.pictures.compare import Run
 from rti.lab.pictures.scored_runs import AGAINST, DENSE, backbone_of, has_budget, is_dense
 from rti.lab.pictures.scorers.results import METRICS
-from rti.lab.plots import COLOURS, GREY, MARKERS, panels
+from rti.lab.plots import COLOURS, GREY, MARKERS, log_axis, panels
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Line = tuple[str, str]  # backbone and method
-Points = tuple[list[float], list[float]]  # x and y of a line
 BACKBONES = ((1.0, "-"), (0.5, "--"), (0.35, ":"))  # told by opacity and dashes; a method by its colour and marker
 STAR = dict(marker="*", markersize=12, linestyle="none", zorder=5)
 LOG_FROM = 4  # the axis of FID is logarithmic where its largest value is so many times its smallest
-LABELLED = 4  # budgets are written at all points of a line that has no more, else at its ends
+ROOM = 1.3  # ticks of a logarithmic axis are at least by this factor apart, so that their labels are too
 
 
 def frontier_figure(runs: Sequence[Run], metrics: Sequence[str], how: str = "measured") -> Figure:
@@ -48,30 +44,34 @@ def frontier_figure(runs: Sequence[Run], metrics: Sequence[str], how: str = "mea
         for run in sorted(runs, key=lambda run: run["steps"] if timed else _rich_first(run)):
             if metric in run["scores"]:
                 lines.setdefault((backbone_of(run), run["name"]), []).append(run)
-        points = {line: _points(some, metric, how) for line, some in lines.items()}
+        every_x, every_y = [], []
         for line, some in lines.items():
-            texts = [str(run["steps"]) for run in some] if timed else []
-            if line == first and has_budget(some[0]):
-                ends = (0, len(some) - 1) if len(some) > LABELLED else range(len(some))
-                texts = [str(run["budget"]) if at in ends else "" for at, run in enumerate(some)]
-            axes.plot(*points[line], **styles[line])
+            style, x = styles[line], [_along(run, how) for run in some]
+            y = [METRICS[metric].scale * run["scores"][metric]["score"] for run in some]
+            every_x, every_y = every_x + x, every_y + y
+            axes.plot(x, y, **style)
             if line[1] == DENSE and not timed:
-                level = points[line][1][0]
-                axes.axhline(level, color=GREY, alpha=styles[line]["alpha"], linewidth=0.9, linestyle="--", zorder=1)
-            others = [other for name, other in points.items() if name != line and (timed or name[1] != DENSE)]
-            _label(axes, points[line], texts, styles[line]["color"], others)
-        x, y = (np.concatenate(some) for some in zip(*points.values(), strict=True))
-        if metric == "fid" and y.max() >= LOG_FROM * y.min() > 0:
-            _log_ticks(axes, "y", y)
+                axes.axhline(y[0], color=GREY, alpha=style["alpha"], linewidth=0.9, linestyle="--", zorder=1)
+            if timed or (line == first and has_budget(some[0])):
+                look = dict(textcoords="offset points", ha="center", fontsize=7, color=style["color"])
+                for run, *point in zip(some, x, y, strict=True):
+                    axes.annotate(str(run["steps" if timed else "budget"]), point, (0, 5), **look)
+        if metric == "fid" and max(every_y) >= LOG_FROM * min(every_y) > 0:
+            log_axis(axes.yaxis, every_y, ROOM, labelsize=8)
         if timed or how == "budget":
-            _log_ticks(axes, "x", x)
+            log_axis(axes.xaxis, every_x, ROOM, labelsize=8)
         else:
             axes.xaxis.set_major_formatter("{x:g}x")
         axes.set(xlabel=AGAINST[how], ylabel=METRICS[metric].axis)
         axes.margins(0.1, 0.13)
+    figure, labels = columns[0].figure, [style["label"] for style in styles.values()]
+    handles = [columns[0].plot([], [], **style | {"label": "_"})[0] for style in styles.values()]
+    wide = max(1, int(figure.get_figwidth() / (0.7 + 0.075 * max(map(len, labels)))))
+    figure.legend(handles, labels, loc="outside lower center", ncols=wide, frameon=False, fontsize=8)
     note = "" if first is None else f"; numbers at points: budgets R of {first[1]}"
-    _finish(columns, runs, styles, "numbers at points: sampling steps" if timed else f"dashed: dense{note}", there)
-    return columns[0].figure
+    note = "numbers at points: sampling steps" if timed else f"dashed: dense{note}"
+    figure.suptitle("; ".join([*_conditions(runs, there), note]), fontsize=9)
+    return figure
 
 
 def _rich_first(run: Run) -> tuple[float, float]:
@@ -79,15 +79,21 @@ def _rich_first(run: Run) -> tuple[float, float]:
     return -run["budget"] if has_budget(run) else 0, run["speedup"] or 0
 
 
-def _points(runs: Sequence[Run], metric: str, how: str) -> Points:
-    """Along the axis, and the score; a dense run has as many tokens as there are patches."""
+def _along(run: Run, how: str) -> float:
+    """Where a run stands along the axis; a dense one has as many tokens as there are patches."""
     if how == "seconds":
-        x = [1 / run["images_per_second"] for run in runs]
-    elif how == "budget":
-        x = [run["patches"] if is_dense(run) else run["budget"] for run in runs]
-    else:
-        x = [run["speedup"] for run in runs]
-    return x, [METRICS[metric].scale * run["scores"][metric]["score"] for run in runs]
+        return 1 / run["images_per_second"]
+    if how == "budget":
+        return run["patches"] if is_dense(run) else run["budget"]
+    return run["speedup"]
+
+
+def _conditions(runs: Sequence[Run], metrics: Sequence[str]) -> list[str]:
+    """The number of pictures that were scored, where it is known, and that of steps, where there is one."""
+    steps = {run["steps"] for run in runs}
+    counts = {run["scores"][metric].get("pictures") for run in runs for metric in metrics if metric in run["scores"]}
+    told = [" and ".join(f"{count:,}" for count in sorted(counts - {None})) + " pictures"] if counts - {None} else []
+    return told + ([f"{steps.pop()} steps"] if len(steps) == 1 else [])
 
 
 def _styles(runs: Sequence[Run], dense: dict[str, Any]) -> dict[Line, dict[str, Any]]:
@@ -104,40 +110,3 @@ def _styles(runs: Sequence[Run], dense: dict[str, Any]) -> dict[Line, dict[str, 
         style |= dict(alpha=alpha, linestyle=dashes, linewidth=1.5, label=run["name"] + several)
         styles[backbone_of(run), run["name"]] = style | (dense if is_dense(run) else {})
     return styles
-
-
-def _label(axes: Axes, points: Points, texts: Sequence[str], colour: str, others: Sequence[Points]) -> None:
-    """Write texts at points: above those that are above all other lines there, below the others."""
-    sorted_others = [np.array(sorted(zip(*other, strict=True))).T for other in others]
-    for x, y, text in zip(*points, texts, strict=False):
-        if text:
-            top = all(y >= np.interp(x, *other, left=-np.inf, right=-np.inf) for other in sorted_others)
-            place = dict(xytext=(0, 5), ha="center", va="bottom") if top else dict(xytext=(4, -3), ha="left", va="top")
-            axes.annotate(text, (x, y), textcoords="offset points", fontsize=7, color=colour, **place)
-
-
-def _log_ticks(axes: Axes, side: str, values: Sequence[float], factor: float = 1.3) -> None:
-    """A logarithmic axis with ticks at the values, where they leave room for a label between them."""
-    ticks: list[float] = []
-    for value in sorted(values):
-        if not ticks or value >= factor * ticks[-1]:
-            ticks.append(value)
-    labels = [f"{tick:.2g}" if tick < 100 else f"{tick:.0f}" for tick in ticks]
-    axes.set(**{f"{side}scale": "log", f"{side}ticks": ticks, f"{side}ticklabels": labels})
-    axes.tick_params(axis=side, labelsize=8)
-    axes.minorticks_off()
-
-
-def _finish(
-    columns: Sequence[Axes], runs: Sequence[Run], styles: dict[Line, dict[str, Any]], note: str, metrics: Sequence[str]
-) -> None:
-    """One legend below for all panels, and what the numbers in them are."""
-    figure, labels = columns[0].figure, [style["label"] for style in styles.values()]
-    handles = [columns[0].plot([], [], **style | {"label": "_"})[0] for style in styles.values()]
-    wide = max(1, int(figure.get_figwidth() / (0.7 + 0.075 * max(map(len, labels)))))
-    figure.legend(handles, labels, loc="outside lower center", ncols=wide, frameon=False, fontsize=8)
-    steps = {run["steps"] for run in runs}
-    counts = {run["scores"][metric].get("pictures") for run in runs for metric in metrics if metric in run["scores"]}
-    told = [" and ".join(f"{count:,}" for count in sorted(counts - {None})) + " pictures"] if counts - {None} else []
-    told += [f"{steps.pop()} steps"] if len(steps) == 1 else []
-    figure.suptitle("; ".join([*told, note]), fontsize=9)

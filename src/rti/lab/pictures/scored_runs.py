@@ -39,13 +39,9 @@ def _method(run: Run) -> str:
     return (run.get("reduction") or {}).get("reduction", "region")
 
 
-def _is_elastic(method: str) -> bool:
-    return method not in REDUCTIONS or REDUCTIONS[method][1].elastic
-
-
 def has_budget(run: Run) -> bool:
     """Whether its budget is worth telling; that of a method without one changes nothing."""
-    return not is_dense(run) and _is_elastic(_method(run))
+    return not is_dense(run) and (_method(run) not in REDUCTIONS or REDUCTIONS[_method(run)][1].elastic)
 
 
 def read_runs(sources: Sequence[str]) -> list[Run]:
@@ -73,22 +69,17 @@ def _named(source: str) -> tuple[str, Path]:
 
 
 def _read_json(path: Path) -> list[Run]:
-    what = "holds no scored runs; allowed: what rti compare --json prints, or a figure of runs"
-    _, runs = _read_rows(path, {"model": str, "budget": (str, int), "steps": int, "scores": dict}, what)
-    scores = [score for run in runs for score in run["scores"].values()]
-    if not all(isinstance(score, dict) and is_finite(score.get("score")) for score in scores):
-        raise InputError(f"{path} {what}")
+    runs = read_json(path).get("rows")
+    if not isinstance(runs, list) or not runs or not all(map(_is_run, runs)):
+        raise InputError(f"{path} holds no scored runs; allowed: what rti compare --json prints, or a figure of runs")
     return runs
 
 
-def _read_rows(path: Path, needed: dict[str, Any], what: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A JSON file with `rows` that have what is needed, and those rows."""
-    values = read_json(path)
-    rows = values.get("rows") if isinstance(values.get("rows"), list) else []
-    told = [isinstance(row, dict) and isinstance(row.get(name), kind) for row in rows for name, kind in needed.items()]
-    if not rows or not all(told):
-        raise InputError(f"{path} {what}")
-    return values, rows
+def _is_run(run: Any) -> bool:
+    needed = {"model": str, "budget": (str, int), "steps": int, "scores": dict}
+    if not isinstance(run, dict) or not all(isinstance(run.get(name), kind) for name, kind in needed.items()):
+        return False
+    return all(isinstance(score, dict) and is_finite(score.get("score")) for score in run["scores"].values())
 
 
 def _title(run: Run, runs: Sequence[Run]) -> str:
@@ -104,34 +95,25 @@ def _title(run: Run, runs: Sequence[Run]) -> str:
     return ", ".join([_method(run), *told])
 
 
-def add_speedups(runs: Sequence[Run], how: str = "measured", benches: Sequence[str] = ()) -> list[Run]:
+def add_speedups(runs: Sequence[Run], how: str = "measured") -> list[Run]:
     """Each run with its speed-up over the dense run of its backbone; None where budgets or times are looked at instead.
 
-    Measured while its pictures were drawn, or by `rti bench --json` in a file ([NAME=]FILE: of that method alone); or
-    by arithmetic, where a model was not timed.
+    Measured while its pictures were drawn, or by arithmetic, where a model was not timed.
     """
     check_choice("against", how, AGAINST)
     if how == "seconds":
         if len({(backbone_of(run), run["steps"]) for run in runs}) < 2:
             raise InputError(f"all runs have {runs[0]['steps']} steps; give runs of several, by rti generate --steps")
         return [run | {"speedup": None} for run in runs if _speed(run, "draw it again by rti generate, which does")]
-    timed: dict[tuple[Any, ...], float] = {}  # by name of the method or "", backbone, reduction and budget
-    for name, path in map(_named, benches):
-        needed = {"model": str, "budget": (str, int), "speedup": (int, float)}
-        values, rows = _read_rows(path, needed, "is not what rti bench --json prints")
-        for row in rows:
-            if row.get("text_budget") is None:
-                budget = row["budget"] if _is_elastic(row["model"]) else None
-                timed.setdefault((name, Path(str(values.get("benchmark"))).name, row["model"], budget), row["speedup"])
     dense: dict[str, Run] = {}
     for run in filter(is_dense, runs):
         if (base := dense.setdefault(backbone_of(run), run)) is not run:
             both = f"{base.get('row')} and {run.get('row')}"
             raise InputError(f"{both} are both dense runs of {backbone_of(run)}; a row has all of its benchmarks")
-    return [run | {"speedup": _speedup(run, dense.get(backbone_of(run)), how, timed)} for run in runs]
+    return [run | {"speedup": _speedup(run, dense.get(backbone_of(run)), how)} for run in runs]
 
 
-def _speedup(run: Run, dense: Run | None, how: str, timed: dict[tuple[Any, ...], float]) -> float | None:
+def _speedup(run: Run, dense: Run | None, how: str) -> float | None:
     if dense is None:
         raise InputError(f"no dense run of {backbone_of(run)} among those given; {run.get('row')} is compared to it")
     if dense["steps"] != run["steps"]:
@@ -140,11 +122,7 @@ def _speedup(run: Run, dense: Run | None, how: str, timed: dict[tuple[Any, ...],
     if how == "budget" or run is dense:
         return None if how == "budget" else 1.0
     if how == "measured":
-        budget = run["budget"] if has_budget(run) else None
-        for name in (run["name"], ""):
-            if found := timed.get((name, backbone_of(run), _method(run), budget)):
-                return round(found, 4)
-        instead = "give --speeds with what rti bench --json prints, or --against tokens"
+        instead = "give --against tokens, or draw it again by rti generate, which does"
         return round(_speed(run, instead) / _speed(dense, instead), 4)
     # By what the paper counts: FLOPs of the trunk, or image tokens alone, as in its figure of JiT.
     backbone = describe(str(run["model"]))[0]

@@ -2,10 +2,10 @@
 
 measures     what is measured, as plain functions of tensors
 trajectory   one guided sampling run, with hooks on the trunk or on the regions of a trained model
-records      what a probe is, and the one runner of all: prompt by prompt, so that it goes on where it stopped
+records      what a probe is, and the one runner of all
 subjects     prompts or labels to probe with
-redundancy   EV by block and step, a core span from it; detail of photographs
+redundancy   EV by block and step, a core span from it
 groupings    every reduction, and the three orders          routing      where a trained partition puts its regions
 figures      of the data that the probes leave              gallery      of pictures, and groups drawn on them
-paper        what the paper measured, drawn beside          photograph   regions of plain pixels
+photograph   regions of plain pixels
 """

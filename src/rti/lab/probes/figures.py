@@ -34,7 +34,7 @@ _of_data = in_one_line("the data of the figure is damaged; rti probe measures it
 def redundancy_figure(values: dict[str, Any]) -> Figure:
     """Space, time and depth: Lorenz curve, EV of a middle block by time, EV by block with the proposed core."""
     space, time, depth = panels(3, 12.0, 4.2)
-    _lorenz(space, {"pictures drawn": values["lorenz"]["share_of_detail"]})
+    _lorenz(space, values["lorenz"]["share_of_detail"])
     space.set_title("(a) space: where the detail is")
     blocks = list(range(len(values["by_block"]["fixed"])))
     for place, (kind, (label, line)) in enumerate(KINDS.items()):
@@ -50,66 +50,52 @@ def redundancy_figure(values: dict[str, Any]) -> Figure:
     low = min(min(line.get_ydata(), default=100) for axes in (time, depth) for line in axes.lines)
     for axes in (time, depth):
         axes.set(ylabel="variance retained, %", ylim=(min(20, 10 * (low // 10)), 100))
-    return _finish(depth, f"{values['budget']} of {values['patches']} tokens, {values['prompts']} prompts", columns=3)
+    note = f"{values['budget']} of {values['patches']} tokens, {values['prompts']} prompts"
+    depth.figure.suptitle(note, fontsize=10)
+    return legend_below(depth.figure, columns=3)
 
 
-@_of_data
-def lorenz_figure(curves: dict[str, Sequence[float]]) -> Figure:
-    """Cumulative detail against the share of patches, most detailed first, one curve per source."""
-    (axes,) = panels(1, 5.4, 4.8)
-    _lorenz(axes, curves)
-    axes.set_title("Where the detail of pictures is")
-    axes.legend(frameon=False, loc="lower right")
-    return axes.figure
-
-
-def _lorenz(axes: Axes, curves: dict[str, Sequence[float]]) -> None:
-    """One curve is filled, and says what the paper reads off it; several are told apart by a legend."""
-    alone = len(curves) == 1
-    axes.plot([0, 100], [0, 100], color=GREY, linewidth=1, label=None if alone else "even")
-    for place, (name, curve) in enumerate(curves.items()):
-        colour, held = COLOURS[place % len(COLOURS)], _percent(curve)
-        shares = [100 * index / (len(curve) - 1) for index in range(len(curve))]
-        axes.plot(shares, held, color=colour, linewidth=1.8, label=None if alone else name)
-        if alone:
-            axes.fill_between(shares, shares, held, color=colour, alpha=0.12, linewidth=0)
-            for share in (15, 50):
-                y = held[round(share / 100 * (len(curve) - 1))]
-                axes.plot([0, share, share], [y, y, 0], ":", color=COLOURS[1], linewidth=1)
-                where = {"xy": (share, y), "xytext": (share + 3, y - 8), "color": COLOURS[1]}
-                axes.annotate(f"{share:.0f} %: {y:.0f} %", **where, fontsize=9)
+def _lorenz(axes: Axes, curve: Sequence[float]) -> None:
+    """Cumulative detail against the share of patches, most detailed first, and what the paper reads off it."""
+    held, last = _percent(curve), len(curve) - 1
+    shares = [100 * index / last for index in range(len(curve))]
+    axes.plot([0, 100], [0, 100], color=GREY, linewidth=1)
+    axes.plot(shares, held, color=COLOURS[0], linewidth=1.8)
+    axes.fill_between(shares, shares, held, color=COLOURS[0], alpha=0.12, linewidth=0)
+    for share in (15, 50):
+        y = held[round(share / 100 * last)]
+        axes.plot([0, share, share], [y, y, 0], ":", color=COLOURS[1], linewidth=1)
+        axes.annotate(f"{share} %: {y:.0f} %", (share, y), (share + 3, y - 8), color=COLOURS[1], fontsize=9)
     axes.set(xlim=(0, 100), xlabel="share of patches, most detailed first, %")
     axes.set(ylim=(0, 102), ylabel="share of all detail, %")
 
 
-@_of_data
+BARS = {  # of each measure: the label of its axis, and by what the value is multiplied
+    "spread": ("spread of a group, grid cells\n(small: contiguous)", 1),
+    "size_detail": ("size-detail correlation, mid-sampling\n(high: size follows content)", 1),
+    "retained": ("variance retained, %\n(high: it summarises)", 100),
+    "spread_per_patch": ("distance of a patch to its region's centre,\ngrid cells (small: compact)", 1),
+}
+
+
 def groupings_figure(values: dict[str, Any]) -> Figure:
     """Spread, size-detail and retained variance of every reduction, as bars."""
-    titles = {
-        "spread": "spread of a group, grid cells\n(small: contiguous)",
-        "size_detail": "size-detail correlation, mid-sampling\n(high: size follows content)",
-        "retained": "variance retained, %\n(high: it summarises)",
-    }
-    return _bars(values, titles, "groups")
+    return _bars(values, ("spread", "size_detail", "retained"), "groups")
+
+
+def orders_figure(values: dict[str, Any]) -> Figure:
+    """What a partition of each order retains, and how compact its regions are."""
+    return _bars(values, ("retained", "spread_per_patch"), "regions")
 
 
 @_of_data
-def orders_figure(values: dict[str, Any]) -> Figure:
-    """What a partition of each order retains, and how compact its regions are."""
-    titles = {
-        "retained": "variance retained, %\n(high: it summarises)",
-        "spread_per_patch": "distance of a patch to its region's centre,\ngrid cells (small: compact)",
-    }
-    return _bars(values, titles, "regions")
-
-
-def _bars(values: dict[str, Any], titles: dict[str, str], what: str) -> Figure:
+def _bars(values: dict[str, Any], measures: Sequence[str], what: str) -> Figure:
     """One panel a measure, one bar a row, with standard errors."""
     names = [row["name"] for row in values["rows"]]
     colours = [LINES[place % len(LINES)] for place in places_of(names).values()]
-    columns = panels(len(titles), 3.6 * len(titles) + 2.0, 0.6 * len(names) + 2.0)
-    for panel, (axes, (measure, title)) in enumerate(zip(columns, titles.items(), strict=True)):
-        scale, digits = (100, 1) if measure == "retained" else (1, 2)
+    columns = panels(len(measures), 3.6 * len(measures) + 2.0, 0.6 * len(names) + 2.0)
+    for measure, axes in zip(measures, columns, strict=True):
+        title, scale = BARS[measure]
         found = [row[measure] for row in values["rows"]]
         shown = [scale * (value or 0) for value in found]
         errors = [scale * (row[f"{measure}_error"] or 0) for row in values["rows"]]
@@ -117,11 +103,11 @@ def _bars(values: dict[str, Any], titles: dict[str, str], what: str) -> Figure:
         low, high = min(0.0, *shown), max(*(s + e for s, e in zip(shown, errors, strict=True)), 0.01)
         room = (high - low) * 0.3
         for place, (value, y, error) in enumerate(zip(found, shown, errors, strict=True)):
-            text = "no groups" if value is None else f"{y:.{digits}f}"
+            text = "no groups" if value is None else f"{y:.1f}" if scale == 100 else f"{y:.2f}"
             axes.text(max(y + error, 0) + 0.12 * room, place, text, va="center", fontsize=9, color=GREY)
         axes.axvline(0, color=GREY, linewidth=0.8)
         axes.grid(False, axis="y")
-        axes.set_yticks(range(len(names)), names if panel == 0 else [""] * len(names))
+        axes.set_yticks(range(len(names)), names if axes is columns[0] else [""] * len(names))
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
         axes.set(xlabel=title, xlim=(low - (0.1 * room if low < 0 else 0), high + room))
@@ -160,14 +146,8 @@ def routing_figure(values: dict[str, Any]) -> Figure:
     correlation.set(ylabel="correlation of fineness with detail", title="(b) size follows detail")
     entropy.set(ylabel="entropy of region sizes, bits", title="(c) variety of sizes")
     entropy.set_ylim(bottom=0)
-    return _finish(entropy, f"{values['patches']} patches, {values['prompts']} prompts", columns=6)
-
-
-def _finish(axes: Axes, note: str, columns: int) -> Figure:
-    figure = axes.figure
-    legend_below(figure, axes, columns)
-    figure.suptitle(note, fontsize=10)
-    return figure
+    entropy.figure.suptitle(f"{values['patches']} patches, {values['prompts']} prompts", fontsize=10)
+    return legend_below(entropy.figure, columns=6)
 
 
 def _percent(values: Any) -> list[float]:
@@ -221,45 +201,38 @@ def profiles_figure(found: dict[str, dict[str, Any]]) -> Figure:
         axes.set(xlabel="relative depth (0 first block, 1 last)", ylabel="variance retained, %", xlim=(-0.02, 1.02))
         axes.set_title("{} x {} pixels".format(*size) if size else "")
     bounds = [axes.get_ylim() for axes in columns]
-    handles = {}
     for axes in columns:
         axes.set_ylim(min(low for low, _ in bounds), max(high for _, high in bounds))  # so that levels can be compared
-        handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure = columns[0].figure
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False)
-    share = next(iter(found.values()))["share"]
+    figure, share = columns[0].figure, next(iter(found.values()))["share"]
     figure.suptitle(f"pooled to {100 * share:.3g} % of the tokens, cut by content at the core's start", fontsize=10)
-    return figure
+    return legend_below(figure, columns=min(len(found), 4), fontsize=10)
 
 
-# The orders themselves, as walks over a small grid with one run of each shaded.
+# The orders themselves, as walks over a small grid with one run of each shaded, as in the paper.
+
+SIDE, FIRST, LENGTH = 8, 12, 8  # patches of the grid, and of the run from which position on
 
 
-def walks(grid: tuple[int, int] = (8, 8), first: int = 12, length: int = 8) -> dict[str, list[list[int]]]:
-    """Row and column of each patch along every order, the same run of `length` positions from `first` on."""
-    height, width = grid
-    if min(grid) < 1 or not 0 <= first < first + length <= height * width:
-        allowed = f"allowed: a run within the {height * width} patches"
-        raise InputError(f"a run of {length} from {first} on in a grid of {height} x {width} is not there; {allowed}")
-    orders = {name: order(name, height, width)[0].tolist() for name in ORDER_NAMES}
-    return {name: [[*divmod(patch, width)] for patch in walk] for name, walk in orders.items()}
+def walks() -> dict[str, list[list[int]]]:
+    """Row and column of each patch along every order."""
+    orders = {name: order(name, SIDE, SIDE)[0].tolist() for name in ORDER_NAMES}
+    return {name: [[*divmod(patch, SIDE)] for patch in walk] for name, walk in orders.items()}
 
 
-def walks_figure(found: dict[str, list[list[int]]], first: int = 12, length: int = 8) -> Figure:
+def walks_figure(found: dict[str, list[list[int]]]) -> Figure:
     """A panel for each order: its walk, dotted where it jumps, and the patches of the run."""
     columns = panels(len(found), 3.1 * len(found), 3.4)
-    for place, (axes, (name, walk)) in enumerate(zip(columns, found.items(), strict=True)):
-        rows, sides = (max(patch[axis] for patch in walk) + 1 for axis in (0, 1))
-        for row, column in walk[first : first + length]:
-            axes.fill_between([column - 0.5, column + 0.5], row - 0.5, row + 0.5, color=COLOURS[place], alpha=0.3, lw=0)
+    for colour, axes, (name, walk) in zip(COLOURS, columns, found.items(), strict=False):
+        for row, column in walk[FIRST : FIRST + LENGTH]:
+            axes.fill_between([column - 0.5, column + 0.5], row - 0.5, row + 0.5, color=colour, alpha=0.3, lw=0)
         for (row, column), (below, right) in pairwise(walk):
             jump = abs(row - below) + abs(column - right) > 1
             style = dict(linestyle=":", linewidth=0.9) if jump else dict(linestyle="-", linewidth=1.6)
-            axes.plot([column, right], [row, below], color=COLOURS[place], **style)
-        axes.plot(walk[0][1], walk[0][0], "o", color=COLOURS[place], markersize=5)
-        axes.set_xticks([column - 0.5 for column in range(sides + 1)], [""] * (sides + 1))
-        axes.set_yticks([row - 0.5 for row in range(rows + 1)], [""] * (rows + 1))
+            axes.plot([column, right], [row, below], color=colour, **style)
+        axes.plot(walk[0][1], walk[0][0], "o", color=colour, markersize=5)
+        lines = [place - 0.5 for place in range(SIDE + 1)]
+        axes.set(xticks=lines, yticks=lines, xticklabels=[], yticklabels=[])
         axes.tick_params(length=0)
-        axes.set(xlim=(-0.5, sides - 0.5), ylim=(rows - 0.5, -0.5), aspect="equal", title=name)
-    columns[0].figure.suptitle(f"the same {length} positions shaded in each order", fontsize=10, color=GREY)
+        axes.set(xlim=(-0.5, SIDE - 0.5), ylim=(SIDE - 0.5, -0.5), aspect="equal", title=name)
+    columns[0].figure.suptitle(f"the same {LENGTH} positions shaded in each order", fontsize=10, color=GREY)
     return columns[0].figure

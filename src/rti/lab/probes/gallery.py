@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,8 @@ def gallery(run: Run, pipes: dict[str, Pipeline], budgets: Sequence[Any]) -> tup
     for budget, (name, pipe) in itertools.product(wanted, pipes.items()):
         rows.append(_pictures(run, pipe, budget))
         labels.append(f"R = {budget}" if len(pipes) == 1 else f"R = {budget}\n{name}")
-    return _grid(run, rows, labels), {"figure": "gallery", "methods": list(pipes), "budgets": wanted} | _data(run)
+    data = {"figure": "gallery", "methods": list(pipes), "budgets": wanted} | _data(run)
+    return picture_grid(rows, labels, _names(run)), data
 
 
 def overlay(run: Run, budget: Any) -> tuple[Figure, dict[str, Any]]:
@@ -56,7 +58,8 @@ def overlay(run: Run, budget: Any) -> tuple[Figure, dict[str, Any]]:
     drawn = run.follow(range(len(run.subjects)), observe, regions)
     rows.append([enlarge(picture, SIDE) for picture in to_pil(drawn)])
     labels = [f"t = {time:.2f}" for time in run.times] + ["the picture"]
-    return _grid(run, rows, labels), {"figure": "overlay", "budget": regions, "times": run.times} | _data(run)
+    data = {"figure": "overlay", "budget": regions, "times": run.times} | _data(run)
+    return picture_grid(rows, labels, _names(run)), data
 
 
 def methods(
@@ -68,15 +71,12 @@ def methods(
     token reads, a method without groups which patches it keeps.
     """
     regions, grid = resolve_budget(budget, run.pipe.backbone.patches), run.pipe.backbone.grid
-    groups: dict[str, torch.Tensor | None] = {}
-    kept = torch.empty(0)
-
-    def observe(moment: Moment) -> None:
-        nonlocal kept
-        if moment.place == len(run.at) - 1:
-            tokens = moment.seen[core[0]]
-            groups.update({row.name: row.groups(tokens, regions, moment.before) for row in rows})
-            kept = kept_by_skipping(tokens.image[: moment.count].float(), regions)
+    last: deque[Moment] = deque(maxlen=1)
+    drawn = to_pil(run.follow(range(len(run.subjects)), last.append))
+    tokens = last[0].seen[core[0]]
+    with torch.no_grad():
+        groups = {row.name: row.groups(tokens, regions, last[0].before) for row in rows}
+    kept = kept_by_skipping(tokens.image[: last[0].count].float(), regions)
 
     def grouped(name: str, picture: Image.Image, place: int) -> Image.Image:
         if groups[name] is None:
@@ -84,7 +84,6 @@ def methods(
         found = groups[name][place]
         return glow(picture, found[0], grid) if found.ndim == 2 else tint_groups(picture, found, grid)
 
-    drawn = to_pil(run.follow(range(len(run.subjects)), observe))
     names = [row.name for row in rows]
     samples = {name: _pictures(run, pipe, regions) for name, pipe in trained.items()}
     every_patch = torch.arange(run.pipe.backbone.patches)
@@ -110,10 +109,6 @@ def _pictures(run: Run, pipe: Pipeline, budget: int | None) -> list[Image.Image]
 
 def _names(run: Run) -> list[str]:
     return subject_names(run.pipe.backbone, run.subjects)
-
-
-def _grid(run: Run, rows: Sequence[Sequence[Image.Image]], labels: Sequence[str]) -> Figure:
-    return picture_grid(rows, labels, _names(run))
 
 
 def _data(run: Run) -> dict[str, Any]:

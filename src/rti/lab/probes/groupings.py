@@ -17,9 +17,10 @@ import torch
 from rti.adapter import Stored
 from rti.backbones.base import Backbone, Tokens
 from rti.errors import InputError
+from rti.lab.pictures.generation import weights_digest
 from rti.lab.probes import measures
 from rti.lab.probes.records import Probe, rounded, run_probe, standard_error
-from rti.lab.probes.trajectory import Moment, Run, fingerprint
+from rti.lab.probes.trajectory import Moment, Run
 from rti.method.budgets import Budget, resolve_budget
 from rti.method.config import ORDER_NAMES, RegionConfig
 from rti.method.reductions import REDUCTIONS, Reduction, make_reduction
@@ -130,7 +131,7 @@ def probe_groupings(
         return {"grid": list(backbone.grid), "middle_time": run.times[run.middle], "rows": shown}
 
     configs = {
-        row.name: row.reduction.config.to_dict() | {"trained": fingerprint(row.reduction) if row.trained else False}
+        row.name: row.reduction.config.to_dict() | {"trained": weights_digest(row.reduction) if row.trained else False}
         for row in rows
     }
     settings = {"budget": regions, "core": [first, last], "reductions": configs}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -11,13 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
 
-from rti.errors import InputError, check_choice
-from rti.images import to_tensor
+from rti.errors import check_choice
 from rti.lab.probes import measures
-from rti.lab.probes.photograph import load_photograph
-from rti.lab.probes.records import Probe, rounded, run_probe, standard_error, write_data
+from rti.lab.probes.records import Probe, rounded, run_probe, standard_error
 from rti.lab.probes.trajectory import Moment, Run
 from rti.method.budgets import Budget, resolve_budget
 from rti.method.config import CUT_NAMES, ReductionConfig
@@ -28,7 +23,6 @@ from rti.method.partition import partition
 KINDS = ("adaptive", "anew", "fixed", "skip")
 NEAR_PEAK = 0.96  # a block belongs to the core if it keeps this share of what the best block keeps
 SHALLOW = 0.05  # a profile that varies by less says nothing about where the core should be
-ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp")
 
 
 def probe_redundancy(
@@ -48,17 +42,11 @@ def probe_redundancy(
     def measure(moment: Moment) -> dict[str, torch.Tensor]:
         images = [tokens.image[: moment.count].float() for tokens in moment.seen]
         at_start, even = cut(images[first], cuts), cut(images[0], "fixed")
-        blocks = [
-            (
-                measures.explained_variance(after, at_start),
-                measures.explained_variance(after, cut(before, cuts)),
-                measures.explained_variance(after, even),
-                measures.skip_variance(after, regions),
-            )
-            for before, after in pairwise(images)
-        ]
-        by_kind = zip(*blocks, strict=True)
-        return {kind: torch.stack(values, dim=1) for kind, values in zip(KINDS, by_kind, strict=True)}  # (count, depth)
+        blocks = []
+        for before, after in pairwise(images):
+            kept = [measures.explained_variance(after, groups) for groups in (at_start, cut(before, cuts), even)]
+            blocks.append(torch.stack([*kept, measures.skip_variance(after, regions)]))
+        return dict(zip(KINDS, torch.stack(blocks, dim=2), strict=True))  # (count, depth) each
 
     def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Means over prompts: by block over all steps, by step at the middle block, and of the Lorenz curves."""
@@ -66,6 +54,7 @@ def probe_redundancy(
         arrays = {kind: np.array([record[kind] for record in records]) for kind in KINDS}  # (prompts, watched, depth)
         by_block = {kind: rounded(array.mean(axis=(0, 1))) for kind, array in arrays.items()}
         proposal = propose_core(by_block["adaptive"])
+        curve = np.mean([record["lorenz"] for record in records], axis=0)
         return {
             "middle_block": middle,
             "image_size": list(backbone.image_size),
@@ -73,7 +62,13 @@ def probe_redundancy(
             "by_block_error": {kind: standard_error(array.mean(axis=1)) for kind, array in arrays.items()},
             "by_step": {kind: rounded(array[:, :, middle].mean(axis=0)) for kind, array in arrays.items()},
             "by_step_error": {kind: standard_error(array[:, :, middle]) for kind, array in arrays.items()},
-            "lorenz": _lorenz_summary([record["lorenz"] for record in records]),
+            "lorenz": {
+                "share_of_patches": [place / measures.POINTS for place in range(measures.POINTS + 1)],
+                "share_of_detail": rounded(curve),
+                "in_top_15_percent": round(float(measures.share_in_top(curve, 0.15)), 4),
+                "in_top_half": round(float(measures.share_in_top(curve, 0.5)), 4),
+                "patches_for_half": round(measures.patches_for(curve, 0.5), 4),
+            },
             "proposed_core": list(proposal.span),
             "why": proposal.why,
         }
@@ -112,45 +107,3 @@ def propose_core(profile: Sequence[float]) -> Core:
     if max(profile) - min(profile) < SHALLOW:
         why += f"; the profile is shallow ({min(profile):.3f} to {max(profile):.3f}), so it leaves the core free"
     return Core((first, last), why)
-
-
-def probe_lorenz(folder: Path, output: Path, size: int = 512, patch: int = 16, progress: bool = True) -> dict[str, Any]:
-    """The Lorenz curve of detail of every photograph under a folder, and their mean. Writes lorenz.json.
-
-    No model is asked. Pictures that cannot be read are left out, with a warning that counts them.
-    """
-    if not os.path.isdir(folder):
-        raise InputError(f"{folder} is no folder of pictures")
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
-    if not paths:
-        raise InputError(f"{folder} holds no picture; allowed endings: {', '.join(ENDINGS)}")
-    if not os.path.isdir(output) and os.path.lexists(output):
-        raise InputError(f"cannot write to {output}: it is no folder")
-    pictures, curves, broken = [], [], []
-    for path in tqdm(paths, unit="picture", desc="lorenz", disable=not progress):
-        try:
-            picture, grid = load_photograph(path, size, patch)
-        except InputError as error:
-            broken.append(str(error))
-            continue
-        curves.append(measures.lorenz_points(measures.detail(to_tensor(picture), patch))[0].tolist())
-        shares = {name: value for name, value in _lorenz_summary(curves[-1:]).items() if not name.startswith("share")}
-        pictures.append({"picture": path.relative_to(folder).as_posix(), "grid": list(grid), **shares})
-    if not pictures:
-        raise InputError(f"none of the {len(paths)} pictures of {folder} can be read; the first: {broken[0]}")
-    if broken:
-        warnings.warn(f"{len(broken)} of {len(paths)} pictures left out; the first: {broken[0]}", stacklevel=2)
-    values = {"probe": "lorenz", "size": size, "patch": patch, "lorenz": _lorenz_summary(curves), "pictures": pictures}
-    return write_data(output / "lorenz.json", values)
-
-
-def _lorenz_summary(curves: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """The mean of Lorenz curves, and what the paper reads off it."""
-    mean = np.mean(curves, axis=0)
-    return {
-        "share_of_patches": [place / measures.POINTS for place in range(measures.POINTS + 1)],
-        "share_of_detail": rounded(mean),
-        "in_top_15_percent": round(float(measures.share_in_top(mean, 0.15)), 4),
-        "in_top_half": round(float(measures.share_in_top(mean, 0.5)), 4),
-        "patches_for_half": round(measures.patches_for(mean, 0.5), 4),
-    }

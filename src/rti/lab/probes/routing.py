@@ -34,16 +34,14 @@ def probe_routing(run: Run, folder: Path, budgets: Sequence[Budget]) -> dict[str
         some = {key: np.array([one[key] for one in found]) for key in found[0]}  # (prompts, watched)
         patches = len(records) * backbone.patches
         fine, coarse = (some[f"{kind}_patches"].sum(axis=0) / patches for kind in ("fine", "coarse"))
-        ratios = [
-            measures.detail_ratio({key: some[key][:, step] for key in measures.SUMS}) for step in range(len(fine))
-        ]
-        enough = np.minimum(fine, coarse) >= LEAST_SHARE
+        ratios = []
+        for step, least in enumerate(np.minimum(fine, coarse)):
+            ratio = measures.detail_ratio({key: some[key][:, step] for key in measures.SUMS})
+            ratios.append(rounded(ratio) if ratio and least >= LEAST_SHARE else None)
         size_detail = some["size_detail"].mean(axis=0)
         return {
             "budget": budget,
-            "detail_ratio": [
-                rounded(one) if one and there else None for one, there in zip(ratios, enough, strict=True)
-            ],
+            "detail_ratio": ratios,
             "size_detail": rounded(size_detail),
             "size_detail_middle": rounded(size_detail[run.middle]),
             "entropy": rounded(some["entropy"].mean(axis=0)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from rti.backbones.base import Backbone, Condition, Tokens
 from rti.elastic import ElasticModel
 from rti.errors import InputError, check_whole
 from rti.flow import draw_noise, picture_generator
-from rti.method.reductions import Reduction
+from rti.lab.pictures.generation import weights_digest
 from rti.pipeline import Pipeline
 from rti.sampling import sample
 
@@ -31,7 +30,10 @@ class Moment(NamedTuple):
 
 
 class Hook:
-    """Records the first call after it was armed; a solver's further evaluations of the same step pass by."""
+    """Records the first call of a method after it was armed; a solver's further evaluations of the same step pass by.
+
+    On the `regions` of a reduction: those that an attached model makes for itself, (B, N); None where it forms none.
+    """
 
     def __init__(self, owner: nn.Module, method: str):
         self.owner, self.method = owner, method
@@ -44,10 +46,6 @@ class Hook:
 
     def __exit__(self, *exception: object) -> None:
         delattr(self.owner, self.method)
-
-    def take(self) -> Any:
-        seen, self.seen = self.seen, None
-        return seen
 
     def _call(self, *inputs: Any, **options: Any) -> Any:
         call = self.record if self.armed else self.inner
@@ -74,13 +72,6 @@ class TrunkHook(Hook):
         for block in range(start, stop):
             self.seen.append(self.inner(self.seen[-1], block, block + 1))
         return self.seen[-1]
-
-
-class RegionsHook(Hook):
-    """The regions that an attached model makes for itself, (B, N); None where its reduction forms none."""
-
-    def __init__(self, reduction: Reduction):
-        super().__init__(reduction, "regions")
 
 
 @dataclass(frozen=True)
@@ -126,7 +117,7 @@ class Run:
         """What a result depends on, ready for JSON. The batch is not among it, and neither is the number of prompts."""
         flow = self.pipe.backbone.flow
         return {
-            "weights": fingerprint(self.pipe.backbone),
+            "weights": weights_digest(self.pipe.backbone),
             "seed": self.seed,
             "steps": self.steps,
             "solver": flow.sampler,
@@ -146,7 +137,7 @@ class Run:
     @contextmanager
     def _watched(self, budget: int | None) -> Iterator[tuple[nn.Module, Hook]]:
         if budget is not None:
-            yield self.trained, RegionsHook(self.trained.reduction)
+            yield self.trained, Hook(self.trained.reduction, "regions")
         elif self.pipe.elastic is None:
             yield self.pipe.backbone, TrunkHook(self.pipe.backbone)
         else:
@@ -171,10 +162,9 @@ class Run:
         def after_step(step: int, state: torch.Tensor, estimate: torch.Tensor) -> None:
             nonlocal before
             if step in at:
-                seen = hook.take()
-                if seen is None:
+                if hook.seen is None:
                     raise InputError(f"the reduction {self.trained.config.name!r} forms no regions to follow")
-                observe(Moment(at.index(step), seen, before, estimate, count))
+                observe(Moment(at.index(step), hook.seen, before, estimate, count))
             before, hook.armed = estimate, step + 1 in at
             advance(count)
 
@@ -192,13 +182,3 @@ def spread_steps(steps: int, count: int) -> list[int]:
     if count == 1:
         return [(first + last) // 2]
     return sorted({round(first + (last - first) * place / (count - 1)) for place in range(count)})
-
-
-def fingerprint(module: nn.Module) -> str:
-    """A short name for the weights of a model: the ends of every tensor, hashed."""
-    digest = hashlib.sha256()
-    for name, value in sorted(module.state_dict().items()):
-        flat = value.detach().flatten()
-        ends = torch.cat([flat[:16], flat[-16:]]).float().cpu()
-        digest.update(f"{name} {tuple(value.shape)}".encode() + ends.numpy().tobytes())
-    return digest.hexdigest()[:12]

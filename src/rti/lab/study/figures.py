@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rti.lab.plots import GREY, LINES, MARKERS, axes, legend_below, places_of, save_both
+from rti.lab.plots import GREY, LINES, MARKERS, axes, legend_below, log_axis, places_of, save_both
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,11 +62,9 @@ def _curves(one: Axes, rows: Sequence[Values], x: str, y: str, styles: dict[str,
 def _finish(one: Axes, x: str, y: str, title: str, ticks: Sequence[int] = ()) -> Axes:
     """Labels and the figure's legend; with ticks the axis is logarithmic."""
     if ticks:
-        one.set_xscale("log", base=2)
-        one.set_xticks(sorted({*ticks}), [str(tick) for tick in sorted({*ticks})])
-        one.minorticks_off()
+        log_axis(one.xaxis, ticks)
     one.set(xlabel=x, ylabel=y, title=title)
-    legend_below(one.figure, one, columns=2)
+    legend_below(one.figure, columns=2)
     return one
 
 

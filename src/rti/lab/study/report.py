@@ -1,4 +1,4 @@
-"""What a study found so far: everything in results.json, and tables beside it."""
+"""What a study found so far: everything in results.json, and a table and figures beside it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rti import cost
 from rti.errors import InputError
 from rti.files import write_whole
 from rti.lab.intervals import as_list, stratified_summary
+from rti.lab.scenes import TASKS
 from rti.lab.study.figures import draw_figures
 from rti.lab.study.plan import Row, Study, plan
 from rti.lab.study.records import RIGHT, Records, unpacked
-from rti.lab.study.tables import leads, table
 from rti.method.reductions import make_reduction
 from rti.resolve import describe, untrained_config
 
@@ -41,10 +41,9 @@ def collect(study: Study, folder: Path) -> dict[str, Any]:
 
 
 def save(values: dict[str, Any], folder: Path) -> list[Path]:
-    """Write results.json, and tables and figures beside it; gives back the figures."""
+    """Write results.json, and the table and figures beside it; gives back the figures."""
     write_whole(folder / "results.json", json.dumps(values, indent=1) + "\n")
     write_whole(folder / "table.md", table(values))
-    write_whole(folder / "leads.md", leads(values))
     return draw_figures(values, folder)
 
 
@@ -164,3 +163,35 @@ def _change(name: str, interval_name: str, values: np.ndarray, tasks: list[str] 
     """The mean of differences, and its interval; of pictures by task."""
     found = stratified_summary(values, ["all"] * len(values) if tasks is None else tasks[: len(values)])
     return {name: found.overall, interval_name: as_list(found.interval)}
+
+
+def table(values: dict[str, Any]) -> str:
+    """Markdown in the layout of the paper's Table 1: dense, then budgets from rich to lean, each with every method."""
+    head = ["method", "R", "speed", "analytic", *(task.replace("_", " ") for task in TASKS)]
+    lines = [[*head, "overall", "minus dense", "pictures", "loss minus dense"]]
+    lines.append(["---"] * len(lines[0]))
+    dense = [{"title": "dense", "seeds": 1, "speedup": 1, "analytic_speedup": 1} | one for one in values["dense"][:1]]
+    for row in (*dense, *sorted(values["rows"], key=lambda row: -row["budget"])):
+        tasks = row.get("tasks", {})
+        budget = f"{row['budget']}{'' if row['seen'] else ' (unseen)'}" if row.get("elastic") else "its own"
+        lines.append(
+            [
+                row["title"],
+                budget if "budget" in row else "",
+                *(f"{row[name]:.2f}x" if name in row else "" for name in ("speedup", "analytic_speedup")),
+                *(f"{100 * tasks[task]:.1f}" if task in tasks else "" for task in TASKS),
+                _with_interval(row, "overall", "interval", 100, ".1f"),
+                _with_interval(row, "difference", "difference_interval", 100, "+.1f"),
+                str(row["images"] * row["seeds"]) if "images" in row else "",
+                _with_interval(row, "loss_difference", "loss_interval", 1, "+.4f"),
+            ]
+        )
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def _with_interval(row: dict[str, Any], name: str, interval: str, scale: float, form: str) -> str:
+    """A value with its interval; values that do not vary have none."""
+    if name not in row:
+        return ""
+    number, *edges = (f"{scale * one:{form}}" for one in (row[name], *(row[interval] or ())))
+    return f"{number} ({' to '.join(edges)})" if edges else number
