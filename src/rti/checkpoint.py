@@ -82,9 +82,7 @@ def _read_torch(path: Path) -> tuple[State, dict[str, Any]]:
     settings = vars(content["args"]) if isinstance(content.get("args"), argparse.Namespace) else {}
     state = next((content[key] for key in ("model_ema1", "model", "state_dict") if key in content), content)
     if not isinstance(state, dict) or not all(map(_is_weight, state.keys(), state.values())):
-        raise UnsupportedModelError(
-            f"{path} holds no weights; expected tensors, or a dict with 'model_ema1' or 'model'"
-        )
+        raise UnsupportedModelError(f"{path} holds no weights; expected tensors, or them in 'model_ema1' or 'model'")
     return dict(state), settings
 
 

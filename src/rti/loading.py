@@ -105,10 +105,8 @@ def _locate(source: str | Path, size: str | None) -> tuple[Path, dict[str, Any]]
     if is_released(text):
         preset = get_preset(text, size)
         if preset.hub is None:
-            raise InputError(
-                f"{preset.name} has no hub repository; give the path of its checkpoint-last.pth and "
-                f"size={preset.name.removeprefix(preset.family + '-')!r}, or init='random'"
-            )
+            wanted = f"the path of its checkpoint-last.pth and size={preset.name.removeprefix(preset.family + '-')!r}"
+            raise InputError(f"{preset.name} has no hub repository; give {wanted}, or init='random'")
         return _download(*preset.hub), {"source": preset.name}
     if is_repository_name(text) and path.suffix not in SAFETENSORS + PICKLES:
         return _download(text, None), {"source": text} | ({"size": size} if size else {})
@@ -184,6 +182,4 @@ def _folder(path: Path, size: str | None) -> Path:
         raise InputError(f"{path} holds several sizes ({names}); give one as size=")
     if wanted:
         return _folder(wanted[0][1], None)
-    raise InputError(
-        f"{path} holds no checkpoint; expected transformer/config.json, config.json or checkpoint-last.pth"
-    )
+    raise InputError(f"{path} holds no checkpoint; expected [transformer/]config.json or checkpoint-last.pth")

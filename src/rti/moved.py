@@ -49,6 +49,4 @@ def _new_name(name: str) -> str | None:
     return None if old is None else MOVED[old] + name.removeprefix(old)
 
 
-def install() -> None:
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())  # before Python's own, which would load a second copy of a package's files
+sys.meta_path.insert(0, _Finder())  # before Python's own, which would load a second copy of a package's files

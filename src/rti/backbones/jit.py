@@ -45,7 +45,7 @@ class JiTConfig:
         check_finite("patch_spacing", self.patch_spacing, above=0)
         if self.hidden_size % self.num_heads or (self.hidden_size // self.num_heads) % 4:
             raise InputError(
-                f"hidden_size {self.hidden_size} must split into {self.num_heads} heads of a multiple of 4 channels"
+                f"hidden_size {self.hidden_size} must be {self.num_heads} heads of a multiple of 4 channels"
             )
         for name in ("in_context_len", "in_context_start"):
             check_whole(name, getattr(self, name), WIDEST, least=0)
@@ -202,14 +202,10 @@ class JiT(Backbone):
             raise InputError(f"labels must be a list of whole numbers, got {labels!r}") from None
         classes = self.config.num_classes
         if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
-            raise InputError(
-                f"labels must be a list of whole numbers, got {labels.dtype} of shape {tuple(labels.shape)}"
-            )
-        wrong = labels[(labels < 0) | (labels > classes)]
-        if len(wrong):
-            raise InputError(
-                f"label {wrong[0].item()} is out of range; allowed: 0 to {classes - 1}, or {classes} for none"
-            )
+            raise InputError(f"labels must be a list of whole numbers, got {labels.dtype}, {tuple(labels.shape)}")
+        wrong = labels[(labels < 0) | (labels > classes)].tolist()
+        if wrong:
+            raise InputError(f"label {wrong[0]} is out of range; allowed: 0 to {classes - 1}, or {classes} for none")
         return LabelCondition(labels.to(self.device, torch.int64))
 
     def unconditional(self, condition: LabelCondition) -> LabelCondition:

@@ -209,9 +209,8 @@ class MiniT2I(Backbone):
             if not isinstance(value, torch.Tensor) and not (value is None and name == "mask"):
                 raise InputError(f"{name} of type {type(value).__name__}; allowed: a tensor")
         if text.ndim != 3 or text.shape[-1] != self.config.txt_input_size:
-            raise InputError(
-                f"text states of shape {tuple(text.shape)}; allowed: (batch, tokens, {self.config.txt_input_size})"
-            )
+            allowed = f"(batch, tokens, {self.config.txt_input_size})"
+            raise InputError(f"text states of shape {tuple(text.shape)}; allowed: {allowed}")
         if text.shape[1] > self.config.prompt_length:
             raise InputError(f"{text.shape[1]} text tokens; allowed: at most {self.config.prompt_length}")
         if mask is None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -45,10 +44,6 @@ class Mixture(Source):
     def describe(self) -> str:
         parts = (f"{weight:.1%} {source.describe()}" for weight, source in zip(self.weights, self.sources, strict=True))
         return f"mixture of {' + '.join(parts)}"
-
-    def captions(self) -> Iterator[str]:
-        """Those of every part, whatever its weight."""
-        return chain(*[source.captions() for source in self.sources])
 
     def locate(self, index: int) -> tuple[Source, int]:
         number, rank = self.pick(index)

@@ -6,7 +6,7 @@ import hashlib
 import os
 import tarfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -111,9 +111,6 @@ class RemoteShards(Source):
 
     def describe(self) -> str:
         return f"{self.name}: {len(self.addresses)} shards, loaded in turn"
-
-    def captions(self) -> Iterator[str]:
-        return ShardSource(self.name, self.addresses, self.size, kind=self.kind).captions()
 
     def locate(self, index: int) -> tuple[Source, int]:
         self.check_index(index)

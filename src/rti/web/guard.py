@@ -5,40 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException
 from starlette.responses import PlainTextResponse
 
-LARGEST_UPLOAD = 30 * 2**20  # bytes
-LARGEST_REQUEST = 32 * 2**10  # bytes of any other: the longest prompt takes 12 KB, all its characters escaped
+LARGEST_REQUEST = 32 * 2**10  # bytes: the longest prompt takes 12 KB, all its characters escaped
 # What a page asks of Gradio by POST; it could do more, such as start ffmpeg.
-POSTS = ("/queue/join", "/upload", "/cancel", "/reset", "/run/", "/call/")
+POSTS = ("/queue/join", "/cancel", "/reset", "/run/", "/call/")
 # A browser that obeys this cannot be made to fetch from elsewhere, whatever a library would like.
 POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
 
 
 class Guard:
-    """Refuses such requests, and adds the policy to every answer. Plain ASGI, so that answers stream.
-
-    Gradio bounds each file of an upload, not the request, and keeps what came of one that ends early.
-    """
+    """Refuses other requests, and adds the policy to every answer. Plain ASGI, so that answers stream."""
 
     def __init__(self, app: Any):
         self.app = app
 
     async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
         path, received = scope.get("path", ""), 0
-        upload = path.endswith("/upload")
-        most = LARGEST_UPLOAD + LARGEST_REQUEST if upload else LARGEST_REQUEST
 
         async def counted() -> dict:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if upload and message["type"] == "http.disconnect":
-                raise MultiPartException("The upload ended early.")  # on which Gradio removes what has come
-            if received > most:
-                text = f"Longer than the maximum allowed size of {most:,} bytes."
-                raise MultiPartException(text) if upload else HTTPException(413, text)
+            if received > LARGEST_REQUEST:
+                raise HTTPException(413, f"Longer than the maximum allowed size of {LARGEST_REQUEST:,} bytes.")
             return message
 
         async def with_policy(message: dict) -> None:
@@ -48,12 +38,7 @@ class Guard:
 
         unused = scope.get("method") == "POST" and not any(part in path for part in POSTS)
         app = PlainTextResponse("Not on this page.", 403) if unused or is_outside(path) else self.app
-        try:
-            await app(scope, counted, with_policy)
-        except TypeError:
-            if not upload:
-                raise
-            await PlainTextResponse("The file has no name.", 400)(scope, receive, with_policy)
+        await app(scope, counted, with_policy)
 
 
 def is_outside(path: str) -> bool:

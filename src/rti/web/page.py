@@ -1,17 +1,13 @@
-"""The page of `rti web`: two tabs, one over a `Studio`. Nothing on it asks another machine for anything."""
+"""The page of `rti web`, over a `Studio`. Nothing on it asks another machine for anything."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rti.errors import InputError
-from rti.images import draw_regions
-from rti.lab.probes.photograph import cut_photograph, load_photograph
 from rti.method.budgets import resolve_budget
-from rti.method.config import CUT_NAMES
 from rti.web.studio import LARGEST_SEED, LONGEST_PROMPT, MOST_STEPS, STEPS, Studio
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
@@ -22,7 +18,7 @@ try:
     from gradio_client.utils import is_file_obj_with_meta, traverse
     from starlette.middleware import Middleware
 
-    from rti.web.guard import LARGEST_UPLOAD, Guard, is_outside
+    from rti.web.guard import Guard, is_outside
 except ImportError:
     raise InputError("the page needs gradio, which is not here: pip install 'region-tokens[demo]'") from None
 
@@ -34,7 +30,7 @@ CSS = """
 """
 LOOK = dict(interactive=False, format="png", buttons=["download"], height=380)  # of every picture
 VISITORS = 64  # in line at most, and whose last settings are held: the next takes the oldest's place
-KEPT_SECONDS = 1800  # pictures and uploads that nobody asks for
+KEPT_SECONDS = 1800  # pictures that nobody asks for
 
 
 class _Page(gradio.Blocks):
@@ -43,7 +39,7 @@ class _Page(gradio.Blocks):
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *rest: Any, **options: Any) -> Any:
         def refuse(file: dict[str, Any]) -> None:
             if is_outside(file["path"]):
-                raise gradio.Error("Files are uploaded, not fetched from an address.", print_exception=False)
+                raise gradio.Error("Files are not fetched from an address.", print_exception=False)
 
         traverse(inputs, refuse, is_file_obj_with_meta)
         return await super().preprocess_data(block_fn, inputs, *rest, **options)
@@ -53,14 +49,11 @@ def build_page(studio: Studio) -> gradio.Blocks:
     """The page; `launch` serves it."""
     with _Page(title=TITLE, analytics_enabled=False, delete_cache=(1 + KEPT_SECONDS // 10, KEPT_SECONDS)) as page:
         gradio.Markdown(f"# {TITLE}")
-        with gradio.Tab("Draw"):
-            _draw_tab(studio)
-        with gradio.Tab("Your photograph"):
-            _photograph_tab()
-    return page.queue(max_size=VISITORS, default_concurrency_limit=1)  # one picture, one photograph at a time
+        _fill(studio)
+    return page.queue(max_size=VISITORS, default_concurrency_limit=1)  # one picture at a time
 
 
-def _draw_tab(studio: Studio) -> None:
+def _fill(studio: Studio) -> None:
     model, words, examples = studio.backbone, studio.text_tokens, studio.examples
     with gradio.Row(equal_height=True):
         about = dict(scale=6, elem_id="subject")
@@ -93,7 +86,8 @@ def _draw_tab(studio: Studio) -> None:
         try:
             yield from studio.draw(*values)
         except InputError as error:
-            yield {status: _sentence(str(error))}  # what was drawn before stays
+            text = str(error)
+            yield {status: f"{text[:1].upper()}{text[1:]}."}  # what was drawn before stays
 
     drawing = gradio.on(
         [go.click, subject.submit],
@@ -109,40 +103,6 @@ def _draw_tab(studio: Studio) -> None:
     drawing.failure(lambda: "Stopped.", None, status, **hidden)  # which to Gradio is also what was cancelled
 
 
-def _photograph_tab() -> None:
-    gradio.Markdown("The regions of a photograph, by the pixels of its patches; no model is asked.")
-    with gradio.Row():
-        with gradio.Column(scale=2, min_width=280):
-            file = gradio.File(label="A photograph: PNG, JPEG, WebP", elem_id="photograph")
-            share = gradio.Slider(1, 100, 25, step=1, label="Budget: regions, % of the patches", elem_id="share")
-            cuts = gradio.Radio(CUT_NAMES, value="merge", label="Rule that places the cuts")
-        with gradio.Column(scale=5):
-            picture = gradio.Image(label="Its regions", elem_id="cut", **LOOK)
-            status = gradio.Markdown(elem_id="cut_status")
-
-    def cut(path: str | None, share: float, cuts: str) -> tuple:
-        if path is None:
-            return None, "Upload a photograph first."
-        try:
-            photograph, grid = load_photograph(path, 512, 16)
-            budget = resolve_budget(share / 100, grid[0] * grid[1])
-            found = cut_photograph(photograph, grid, 16, budget, cuts, "hilbert")
-        except InputError as error:
-            return None, _sentence(str(error).replace(path, Path(path).name))  # where it lies is nobody's business
-        kept, even = 100 * found.retained, 100 * found.retained_by_even_cuts
-        text = f"{budget} regions of {grid[0] * grid[1]} patches; the largest has {found.largest} patches, "
-        text += f"{found.singles} have one. They keep {kept:.1f} % of the pixels' variance, even cuts {even:.1f} %."
-        return draw_regions(photograph, found.regions, grid), text
-
-    changes = [file.change, share.release, cuts.change]
-    gradio.on(changes, cut, [file, share, cuts], [picture, status], show_progress="minimal", api_name="cut")
-
-
-def _sentence(text: str) -> str:
-    """An error as a visitor reads it."""
-    return f"{text[:1].upper()}{text[1:]}."
-
-
 def launch(page: gradio.Blocks, host: str | None = "127.0.0.1", port: int | None = None) -> str:
     """Serve the page in the background: its address. Host None leaves it to GRADIO_SERVER_NAME, as on a Space."""
     fonts = dict(font=["ui-sans-serif", "system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
@@ -156,7 +116,6 @@ def launch(page: gradio.Blocks, host: str | None = "127.0.0.1", port: int | None
             ssr_mode=False,
             enable_monitoring=False,
             footer_links=[],
-            max_file_size=LARGEST_UPLOAD,
             state_session_capacity=VISITORS,
             theme=gradio.themes.Default(**fonts),  # the usual ones come from another machine
             css=CSS,
