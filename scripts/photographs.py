@@ -1,4 +1,4 @@
-"""Fetch freely licensed photographs out of packages, for `--data photographs:FOLDER` and `rti probe lorenz`.
+"""Fetch freely licensed photographs out of packages, for `rti probe lorenz`.
 
     python scripts/photographs.py FOLDER               # 56 photographs, 240 pixels high or wide: a world to train on
     python scripts/photographs.py FOLDER --full-size   # the same as they are

@@ -36,15 +36,7 @@ if TYPE_CHECKING:
     from rti.elastic import ElasticModel
 
 CONFIG, INTERFACE, LORA = "rti_config.json", "interface.safetensors", "adapter_model.safetensors"
-MUST_AGREE = (
-    "family",
-    "hidden_size",
-    "patch_size",
-    "image_size",
-    "input_size",
-    "depth",
-    "depth_double",
-)  # of backbones
+MUST_AGREE = ("family", "hidden_size", "patch_size", "image_size", "input_size", "depth", "depth_double")
 PEFT_PREFIX = "base_model.model."  # what PEFT puts before the names of a wrapped model
 
 
@@ -212,12 +204,14 @@ def _contiguous(state: State) -> State:
 
 
 CARD = """---
-{data}
+library_name: peft
+pipeline_tag: {task}
+tags: [region-tokens, rti, lora, {family}, token-reduction]
 ---
 
 # Region token adapter for {name}
 
-Blocks {core[0]} to {core[1]} of the frozen backbone run on a chosen number of region tokens: one checkpoint, every compute
+Blocks {core[0]} to {core[1]} of the frozen backbone run on a chosen number of region tokens: one checkpoint, every
 budget. Made with RTI, the Region Token Interface, {version}. The backbone's own licence applies to the backbone.
 
 ```python
@@ -230,13 +224,9 @@ image = pipe({example}, budget=0.25).images[0]
 
 
 def _card(model: ElasticModel) -> str:
-    from huggingface_hub import ModelCardData
-
-    backbone = model.backbone
+    family, source = model.backbone.family, str((model.backbone.source or {}).get("source", ""))
     task, example = "unconditional-image-generation", "label=0"
-    if backbone.conditioned_on == "text":
+    if model.backbone.conditioned_on == "text":
         task, example = "text-to-image", '"a prompt"'
-    tags = ["region-tokens", "rti", "lora", backbone.family, "token-reduction"]
-    data = ModelCardData(library_name="peft", pipeline_tag=task, tags=tags).to_yaml()
-    name = Path(str((backbone.source or {}).get("source", ""))).name or backbone.family
-    return CARD.format(data=data, name=name, core=model.config.core, version=__version__, example=example)
+    values = {"name": Path(source).name or family, "core": model.config.core, "version": __version__}
+    return CARD.format(task=task, example=example, family=family, **values)

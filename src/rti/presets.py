@@ -64,7 +64,6 @@ _SCENES_JIT |= dict(in_context_len=4, in_context_start=3, num_classes=56, noise_
 FROM_SCRATCH: dict[str, tuple[str, dict[str, Any]]] = {
     "scenes": ("minit2i", _SCENES),
     "scenes-jit": ("jit", _SCENES_JIT),
-    "photographs": ("jit", _SCENES_JIT),  # of scripts/photographs.py, as many as the classes of scenes
 }
 
 # How `rti train` adapts those that ship: budgets, steps, core, and what suits a small model on a CPU.

@@ -12,13 +12,12 @@ from rti.data.fetch import is_remote
 from rti.data.folder import FolderSource, is_picture, walk
 from rti.data.hub import open_hub
 from rti.data.mixture import Mixture
-from rti.data.photographs import PhotographSource
 from rti.data.shards import WINDOW, RemoteShards, ShardSource
 from rti.data.source import KINDS, Size, Source
 from rti.errors import InputError, check_choice, check_switch, check_whole
 
 FORMS = (
-    "scenes, scenes:TASK, photographs:FOLDER[:held-out], a folder of pictures, "
+    "scenes, scenes:TASK, a folder of pictures, "
     ".tar shards (file, folder, {000..009} pattern, http(s)://, hf://, s3:// or gs://), "
     "hf:NAME[:split], or several of these as A@WEIGHT,B@WEIGHT"
 )
@@ -72,9 +71,6 @@ def _open(part: str, size: Size, flip: bool, seed: int, kind: str | None) -> Sou
     for world in entry_points(group="rti.worlds"):
         if world.name == name:
             return world.load()(rest, size, flip, seed, kind)
-    if name == "photographs":  # half of the crops are mirrored in any case
-        folder = rest.removesuffix(":held-out")
-        return PhotographSource(folder, size, seed, "train" if folder == rest else "held-out")
     if name == "hf" and not is_remote(part):
         return open_hub(part, size, flip, kind)
     shards = _shards(part)
