@@ -88,7 +88,7 @@ def test_each_branch_of_guidance_is_counted_at_its_own_budget():
     dense, model = attached("minit2i")
     options = dict(passes=1, warmup=0, progress=False)
     row = run_benchmark(dense, {"region": model}, [32], (3,), 8, **options).as_rows()[1]
-    counts = [cost.trunk_flops(dense, cost.tokens_per_block(dense, model.reduction, budget), 3) for budget in (32, 8)]
+    counts = [cost.reduced_flops(dense, model.reduction, budget, 3) for budget in (32, 8)]
     assert row["analytic_speedup"] == pytest.approx(2 * cost.dense_flops(dense) / sum(counts), abs=1e-3)
     assert (row["text_budget"], row["guidance_budget"]) == (3, 8)
 

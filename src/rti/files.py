@@ -76,15 +76,10 @@ def whole_file(path: Path, shared: bool = False) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, data: str | bytes, sync: bool = False) -> None:
-    """Write a file whole or not at all; with `sync` it is on the disk when this returns."""
-    with whole_file(path) as temporary, temporary.open("wb") as file:
-        file.write(data.encode() if isinstance(data, str) else data)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    if sync:
-        sync_folder(Path(path).parent)
+def write_whole(path: Path, data: str | bytes) -> None:
+    """Write a file whole or not at all."""
+    with whole_file(path) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 def sync_folder(folder: Path) -> None:

@@ -14,7 +14,7 @@ from rti.backbones.base import Backbone
 from rti.backbones.jit import JiT
 from rti.backbones.minit2i import MiniT2I
 from rti.checkpoint import PICKLES, SAFETENSORS, State, fill, mismatches, read_state, without_wrapper
-from rti.errors import InputError, UnsupportedModelError, check_whole
+from rti.errors import InputError, UnsupportedModelError, check_choice, check_whole
 from rti.files import first_line, local_path, read_json, whole_file, write_whole
 from rti.hub import fetch, is_repository_name
 from rti.precision import check_device, check_dtype
@@ -43,8 +43,8 @@ def load_backbone(
     """
     if size is not None and not isinstance(size, str):
         raise InputError(f"size {size!r} is unknown; allowed: a name such as 'b16', or none")
-    if init is not None and not (isinstance(init, str) and init == "random"):
-        raise InputError(f"init {init!r} is unknown; allowed: 'random', or none to load weights")
+    if init is not None:
+        check_choice("init", init, ("random",))
     check_device(device)
     check_dtype(dtype)
     check_whole("seed", seed, 2**64 - 1, least=0)
@@ -174,12 +174,10 @@ def _folder(path: Path, size: str | None) -> Path:
             return folder
     presets = ((find_preset(entry.name), entry) for entry in sorted(path.iterdir()) if entry.is_dir())
     found = [(preset, entry) for preset, entry in presets if preset is not None]
-    names = ", ".join(preset.name for preset, _ in found)
-    wanted = [(preset, entry) for preset, entry in found if size is None or preset == find_preset(preset.family, size)]
-    if found and not wanted:
-        raise InputError(f"{path} holds no size {size!r}; it holds {names}")
-    if len(wanted) > 1:
-        raise InputError(f"{path} holds several sizes ({names}); give one as size=")
-    if wanted:
-        return _folder(wanted[0][1], None)
+    wanted = [entry for preset, entry in found if size is None or preset == find_preset(preset.family, size)]
+    if len(wanted) == 1:
+        return _folder(wanted[0], None)
+    if found:
+        names = ", ".join(preset.name for preset, _ in found)
+        raise InputError(f"{path} holds the sizes {names}; give one of them as size=, got {size!r}")
     raise InputError(f"{path} holds no checkpoint; expected [transformer/]config.json or checkpoint-last.pth")

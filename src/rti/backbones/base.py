@@ -246,7 +246,7 @@ def grid_of(image_size: int | Sequence[int], patch_size: int) -> tuple[int, int]
         raise InputError(f"image size {image_size!r} is not usable; allowed: a number of pixels, or (height, width)")
     height, width = sides
     for name, value in (("height", height), ("width", width), ("patch_size", patch_size)):
-        check_whole(name, value, WIDEST, least=-WIDEST)
-    if patch_size < 1 or height < 1 or width < 1 or height % patch_size or width % patch_size:
-        raise InputError(f"image of {height} x {width} pixels does not divide into patches of {patch_size} squared")
+        check_whole(name, value, WIDEST)
+    if height % patch_size or width % patch_size:
+        raise InputError(f"{height} x {width} pixels do not divide into patches of {patch_size} x {patch_size}")
     return height // patch_size, width // patch_size

@@ -168,10 +168,8 @@ class MiniT2I(Backbone):
     condition_type = TextCondition
     conditioned_on = "text"
     block_types = (DoubleBlock, PreambleBlock)
-    lora_targets = (
-        *("img_qkv", "txt_qkv", "img_attn_proj", "txt_attn_proj"),
-        *("qkv", "attn_proj", "w1", "w2", "w3", "final_layer.linear"),
-    )
+    lora_targets = ("img_qkv", "txt_qkv", "img_attn_proj", "txt_attn_proj")
+    lora_targets += ("qkv", "attn_proj", "w1", "w2", "w3", "final_layer.linear")
 
     def __init__(self, config: MiniT2IConfig):
         super().__init__()
@@ -179,13 +177,8 @@ class MiniT2I(Backbone):
         self.hidden_size, self.depth = config.hidden_size, config.depth_double
         self.patch_size, self.channels = config.patch_size, config.in_channels
         self.grid = grid_of(config.image_size, config.patch_size)
-        self.flow = FlowSettings(
-            noise_scale=config.noise_scale,
-            sampler=config.sampler,
-            steps=config.n_T,
-            guidance_scale=config.guidance_scale,
-            guidance_interval=tuple(config.cfg_interval),
-        )
+        guidance = config.guidance_scale, tuple(config.cfg_interval)
+        self.flow = FlowSettings(config.noise_scale, config.sampler, config.n_T, *guidance)
 
         self.img_embedder = PatchEmbed(config.in_channels, config.patch_size, config.pca_channels, config.hidden_size)
         self.txt_embedder = nn.Linear(config.txt_input_size, config.hidden_size, bias=False)

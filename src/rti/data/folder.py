@@ -62,9 +62,6 @@ class FolderSource(PictureSource):
             answer = read_file(path)
         return answer if self.kind == "labels" else check_caption(answer, str(path))
 
-    def describe(self) -> str:
-        return super().describe() + (f" of {len(self.classes)} classes" if self.kind == "labels" else "")
-
 
 def _kind(folder: str | Path, files: list[str]) -> str:
     """Captions or labels? Told by what is there; InputError if that is nothing, or some of both."""

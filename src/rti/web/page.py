@@ -1,4 +1,7 @@
-"""The page of `rti web`, over a `Studio`. Nothing on it asks another machine for anything."""
+"""The page of `rti web`, over a `Studio`. Nothing on it asks another machine for anything.
+
+Visitors may send small requests, to the addresses the page uses, that name nothing outside this machine.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "100"  # of its own monitor, which h
 try:
     import gradio
     from gradio_client.utils import is_file_obj_with_meta, traverse
+    from starlette.exceptions import HTTPException
     from starlette.middleware import Middleware
-
-    from rti.web.guard import Guard, is_outside
+    from starlette.responses import PlainTextResponse
 except ImportError:
     raise InputError("the page needs gradio, which is not here: pip install 'region-tokens[demo]'") from None
 
@@ -31,6 +34,43 @@ CSS = """
 LOOK = dict(interactive=False, format="png", buttons=["download"], height=380)  # of every picture
 VISITORS = 64  # in line at most, and whose last settings are held: the next takes the oldest's place
 KEPT_SECONDS = 1800  # pictures that nobody asks for
+LARGEST_REQUEST = 32 * 2**10  # bytes: the longest prompt takes 12 KB, all its characters escaped
+# What a page asks of Gradio by POST; it could do more, such as start ffmpeg.
+POSTS = ("/queue/join", "/cancel", "/reset", "/run/", "/call/")
+# A browser that obeys this cannot be made to fetch from elsewhere, whatever a library would like.
+POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
+
+
+class Guard:
+    """Refuses other requests, and adds the policy to every answer. Plain ASGI, so that answers stream."""
+
+    def __init__(self, app: Any):
+        self.app = app
+
+    async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
+        path, received = scope.get("path", ""), 0
+
+        async def counted() -> dict:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > LARGEST_REQUEST:
+                raise HTTPException(413, f"Longer than the maximum allowed size of {LARGEST_REQUEST:,} bytes.")
+            return message
+
+        async def with_policy(message: dict) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (b"content-security-policy", POLICY)]}
+            await send(message)
+
+        unused = scope.get("method") == "POST" and not any(part in path for part in POSTS)
+        app = PlainTextResponse("Not on this page.", 403) if unused or is_outside(path) else self.app
+        await app(scope, counted, with_policy)
+
+
+def is_outside(path: str) -> bool:
+    """Whether a file's address is that of another machine, which Gradio would look up."""
+    return "://" in path or "/proxy=" in path
 
 
 class _Page(gradio.Blocks):
@@ -89,15 +129,8 @@ def _fill(studio: Studio) -> None:
             text = str(error)
             yield {status: f"{text[:1].upper()}{text[1:]}."}  # what was drawn before stays
 
-    drawing = gradio.on(
-        [go.click, subject.submit],
-        generate,
-        inputs,
-        [dense, region, overlay, status],
-        api_name="generate",
-        show_progress="minimal",
-        show_progress_on=status,
-    )
+    shown = dict(api_name="generate", show_progress="minimal", show_progress_on=status)
+    drawing = gradio.on([go.click, subject.submit], generate, inputs, [dense, region, overlay, status], **shown)
     hidden = dict(queue=False, show_progress="hidden", api_visibility="private")
     stop.click(None, cancels=[drawing], **hidden)
     drawing.failure(lambda: "Stopped.", None, status, **hidden)  # which to Gradio is also what was cancelled
@@ -106,21 +139,12 @@ def _fill(studio: Studio) -> None:
 def launch(page: gradio.Blocks, host: str | None = "127.0.0.1", port: int | None = None) -> str:
     """Serve the page in the background: its address. Host None leaves it to GRADIO_SERVER_NAME, as on a Space."""
     fonts = dict(font=["ui-sans-serif", "system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+    theme = gradio.themes.Default(**fonts)  # the usual ones come from another machine
+    options = dict(share=False, quiet=True, prevent_thread_lock=True, ssr_mode=False, enable_monitoring=False)
+    options |= dict(footer_links=[], state_session_capacity=VISITORS, theme=theme, css=CSS)
+    options["app_kwargs"] = {"middleware": [Middleware(Guard)]}
     try:
-        _, address, _ = page.launch(
-            server_name=host,
-            server_port=port,
-            share=False,
-            quiet=True,
-            prevent_thread_lock=True,
-            ssr_mode=False,
-            enable_monitoring=False,
-            footer_links=[],
-            state_session_capacity=VISITORS,
-            theme=gradio.themes.Default(**fonts),  # the usual ones come from another machine
-            css=CSS,
-            app_kwargs={"middleware": [Middleware(Guard)]},
-        )
+        _, address, _ = page.launch(server_name=host, server_port=port, **options)
     except OSError as error:
         raise InputError(f"cannot serve on {host}, port {port or 'any from 7860 on'}: {error}") from None
     return address
