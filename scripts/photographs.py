@@ -1,6 +1,6 @@
 """Fetch freely licensed photographs out of packages, for `rti probe lorenz`.
 
-    python scripts/photographs.py FOLDER               # 56 photographs, 240 pixels high or wide: a world to train on
+    python scripts/photographs.py FOLDER               # 56 photographs, 240 pixels high or wide
     python scripts/photographs.py FOLDER --full-size   # the same as they are
 
 It needs apt-get and dpkg-deb (the wallpapers of Debian packages) and pip (the pictures within scikit-image and

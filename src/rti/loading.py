@@ -155,8 +155,7 @@ def _load_path(path: Path, size: str | None, dtype: torch.dtype) -> Backbone:
 def _released(family: str, state: State, known: dict[str, Any], size: str | None, origin: str) -> Preset:
     """The released size that the weights have, by their shapes; or the one the user names, unless it is another."""
     presets = [preset for preset in PRESETS.values() if preset.family == family]
-    shapes = {preset.name: build(family, preset.sizes | known).state_dict() for preset in presets}
-    fitting = [preset for preset in presets if not mismatches(shapes[preset.name], state)]
+    fitting = [one for one in presets if not mismatches(build(family, one.sizes | known).state_dict(), state)]
     if size is not None:
         wanted = get_preset(family, size)
         if fitting and wanted not in fitting:

@@ -80,8 +80,8 @@ class FlowSettings:
             raise InputError(f"guidance interval {interval!r} is not usable; allowed: (from, to)")
         for name in ("noise_scale", "guidance_scale", "time_floor"):
             check_finite(name, getattr(self, name))
-        for end in interval:
-            check_finite("guidance interval", end)
+        check_finite("guidance interval", interval[0])
+        check_finite("guidance interval", interval[1])
 
 
 class Backbone(nn.Module):

@@ -104,9 +104,6 @@ class RemoteShards(Source):
         self._enter(0)
         self.kind = self._window.kind
 
-    def describe(self) -> str:
-        return f"{self.name}: {len(self.addresses)} shards, loaded in turn"
-
     def locate(self, index: int) -> tuple[Source, int]:
         self.check_index(index)
         if index not in self._span:
