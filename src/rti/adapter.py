@@ -23,8 +23,7 @@ from rti import __version__
 from rti.backbones.base import Backbone
 from rti.checkpoint import State, read_json, read_state, require_match
 from rti.errors import InputError
-from rti.files import in_one_line, local_path
-from rti.hub import fetch, is_repository_name
+from rti.files import fetch_repository, in_one_line, is_repository_name, local_path
 from rti.loading import FAMILIES, build
 from rti.lora import ADAPTER
 from rti.method.config import ReductionConfig
@@ -170,9 +169,9 @@ def adapter_folder(source: str | Path) -> Path | None:
         return None
     try:
         # The one small file first: a repository of another kind may be large.
-        if not (fetch(name, [CONFIG]) / CONFIG).is_file():
+        if not (fetch_repository(name, [CONFIG]) / CONFIG).is_file():
             return None
-        return fetch(name, [CONFIG, INTERFACE, LORA, "adapter_config.json"])
+        return fetch_repository(name, [CONFIG, INTERFACE, LORA, "adapter_config.json"])
     except InputError:
         return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,19 @@ def local_path(name: Any) -> Path:
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{shown(name)} is no name of a file ({first_line(error)})") from None
     return path
+
+
+def is_repository_name(source: str) -> bool:
+    """Whether a source could be a repository on the Hugging Face hub: owner/name, and not a path."""
+    return source.count("/") == 1 and not source.startswith((".", "/", "~"))
+
+
+def fetch_repository(repository: str, patterns: Sequence[str]) -> Path:
+    """The local folder of a repository on the hub, with the files that match the patterns."""
+    from huggingface_hub import snapshot_download
+
+    with in_one_line(f"cannot fetch {repository} from the hub"):
+        return Path(snapshot_download(repository, allow_patterns=list(patterns)))
 
 
 def require_regular(path: Path) -> None:

@@ -15,8 +15,7 @@ from rti.backbones.jit import JiT
 from rti.backbones.minit2i import MiniT2I
 from rti.checkpoint import PICKLES, SAFETENSORS, State, fill, mismatches, read_state, without_wrapper
 from rti.errors import InputError, UnsupportedModelError, check_choice, check_whole
-from rti.files import first_line, local_path, read_json, whole_file, write_whole
-from rti.hub import fetch, is_repository_name
+from rti.files import fetch_repository, first_line, is_repository_name, local_path, read_json, whole_file, write_whole
 from rti.precision import check_device, check_dtype
 from rti.presets import PRESETS, Preset, find_preset, get_preset, is_released
 from rti.shipped import shipped, shipped_name, shipped_names
@@ -115,7 +114,7 @@ def _locate(source: str | Path, size: str | None) -> tuple[Path, dict[str, Any]]
 
 def _download(repository: str, folder: str | None) -> Path:
     kinds = ("*.json", "*.safetensors", "*.pth")
-    root = fetch(repository, [f"{folder}/**/{kind}" if folder else kind for kind in kinds])
+    root = fetch_repository(repository, [f"{folder}/**/{kind}" if folder else kind for kind in kinds])
     if folder is not None and not (root / folder).is_dir():
         raise InputError(f"{repository} on the hub has no folder {folder}")
     return root / folder if folder else root

@@ -17,8 +17,7 @@ from rti.checkpoint import require_match
 from rti.data import open_data
 from rti.elastic import attach
 from rti.errors import InputError, check_choice
-from rti.files import in_one_line, read_json, write_whole
-from rti.hub import is_repository_name
+from rti.files import in_one_line, is_repository_name, read_json, write_whole
 from rti.loading import FAMILIES, build, load_backbone
 from rti.method.budgets import resolve_budget
 from rti.method.config import ReductionConfig, check_all_finite
