@@ -1,8 +1,8 @@
-"""What the estimate costs in training: a step with the pass that makes it, with the blur in its place, with neither.
+"""What the estimate costs in training: a step with the pass that makes it, and without.
 
     python scripts/estimate_cost.py minit2i-b16 --budgets 64,128,256,512 --passes 3
 
-Random weights at true size, one example, forward and backward. The three take turns, and the medians are compared.
+Random weights at true size, one example, forward and backward. The two take turns, and the medians are compared.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ condition = random_condition(backbone, 1)
 lean = min(budgets)
 ways = {
     "pass": (ElasticObjective(model, lean), False),
-    "blur": (ElasticObjective(model, None), False),
     "none": (ElasticObjective(model, lean), True),
 }
 
@@ -66,7 +65,7 @@ for budget in budgets:
     )
 show_table(
     f"seconds a step of {preset.name}, estimate at R = {lean}, {torch.get_num_threads()} threads",
-    ("budget", "pass", "blur", "none", "share of the pass"),
+    ("budget", "pass", "none", "share of the pass"),
     [[*row.values()] for row in rows],
 )
 mean = {name: sum(row[name] for row in rows) / len(rows) for name in ways}

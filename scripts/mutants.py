@@ -28,7 +28,7 @@ class Mutant(NamedTuple):
 LAYERS, MINIT2I, JIT = "backbones/layers.py", "backbones/minit2i.py", "backbones/jit.py"
 STEP = "if step < last:"
 MUTANTS = [
-    Mutant("norm epsilon 1e-5", LAYERS, "NORM_EPSILON = 1e-6", "NORM_EPSILON = 1e-5", "golden"),
+    Mutant("norm epsilon 1e-5", LAYERS, "eps=1e-6", "eps=1e-5", "golden"),
     Mutant(
         "rotary halves swapped (MiniT2I)",
         MINIT2I,

@@ -87,7 +87,7 @@ def test_the_analytic_speed_up_is_that_of_torchs_flop_counter(family, steps):
 def test_the_text_is_counted_at_its_own_budget():
     dense, model = attached("minit2i")
     row = run_benchmark(dense, {"region": model}, [32], (3,), passes=1, warmup=0, progress=False).as_rows()[1]
-    count = cost.trunk_flops(dense, cost.tokens_per_block(dense, model.reduction, 32), 3)
+    count = cost.reduced_flops(dense, model.reduction, 32, 3)
     assert row["analytic_speedup"] == pytest.approx(cost.dense_flops(dense) / count, abs=1e-3)
     assert row["text_budget"] == 3
 

@@ -81,7 +81,7 @@ def test_class_tree(tmp_path):
         (None, 1, [0, 255, 0]),
         (None, 2, [255, 0, 0]),
     ]
-    assert "of 3 classes" in source.describe()
+    assert len(source.classes) == 3
 
 
 def test_an_empty_class_folder_would_shift_the_labels(tmp_path):
@@ -157,7 +157,7 @@ def test_what_is_no_file_or_has_no_end_is_a_broken_example(tmp_path, kind):
     else:
         with picture.open("wb") as file:
             file.truncate((1 << 28) + 1)
-    with pytest.raises(BrokenExample, match=r"b\.png \((not a regular file|.* bytes, more than)"):
+    with pytest.raises(BrokenExample, match=r"b\.png \((.* is no regular file|.* bytes, more than)"):
         source[1]
 
 

@@ -214,7 +214,7 @@ def test_a_run_at_the_full_size_starts_from_one_at_half_the_size(tmp_path, model
         {name: value.detach() for name, value in half.average.values.items()},
     )
     narrow = {"scenes": "pca_channels=8", "scenes-jit": "bottleneck_dim=8"}[model]
-    with refused("other sizes"):
+    with refused("does not fit"):
         make_trainer(config_of(model, tmp_path / "narrow", steps=2, sizes=(*sizes, narrow), start_from=start))
 
 

@@ -306,7 +306,7 @@ def test_the_papers_token_skip_runs_on_576_image_tokens_on_average():
     assert len(tokens) == 12
     assert set(tokens) == {1024, 128}
     assert sum(tokens) / 12 == 576
-    flops = cost.trunk_flops(backbone, cost.tokens_per_block(backbone, reduction, 256))
+    flops = cost.reduced_flops(backbone, reduction, 256)
     assert 1.0 < cost.dense_flops(backbone) / flops < 1.45
 
 
@@ -369,8 +369,7 @@ def test_nothing_is_grouped_by_skipping():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_control_costs_what_dense_costs(family):
     model = make_model(family, "dense")
-    tokens = cost.tokens_per_block(model.backbone, model.reduction, 16)
-    assert cost.trunk_flops(model.backbone, tokens) == cost.dense_flops(model.backbone)
+    assert cost.reduced_flops(model.backbone, model.reduction, 16) == cost.dense_flops(model.backbone)
     assert {name for name in model.trainable_parameters() if "lora_" not in name} == set()
 
 

@@ -10,7 +10,7 @@ from rti.parsing import convert_stored, parse_pairs
 from rti.training.assemble import check_unchanged
 from rti.training.config import TrainConfig
 from rti.training.draws import DrawSettings, draw
-from rti.training.elastic import Dial, ElasticObjective, blur
+from rti.training.elastic import Dial, ElasticObjective
 from rti.training.state import save_checkpoint
 from rti.training.trainer import MovingAverage
 from tiny import make_backbone, make_condition, refused
@@ -168,34 +168,3 @@ def test_the_estimate_is_made_earlier_without_gradients_and_a_blind_step_makes_n
     calls.clear()
     ElasticObjective(model, 4)(*arguments, Dial(8, True))
     assert [call[2] for call in calls] == [None]
-
-
-def test_the_blur_in_place_of_an_estimate_takes_no_pass_and_grows_with_the_noise(monkeypatch):
-    backbone = make_backbone("jit")
-    model = rti.attach(backbone, rti.RegionConfig(core=(1, 2), cuts="merge", cuts_from="estimate"))
-    estimates = []
-    forward = rti.ElasticModel.forward
-
-    def spy(self, x, t, condition, budget=None, estimate=None, text_budget=None):
-        estimates.append(estimate)
-        return forward(self, x, t, condition, budget, estimate, text_budget)
-
-    monkeypatch.setattr(rti.ElasticModel, "forward", spy)
-    images = torch.rand(2, *SHAPE, generator=torch.Generator().manual_seed(1)) * 2 - 1
-    draws = draw(SHAPE, seed=0, step=0, examples=range(2), settings=DrawSettings())
-    draws = draws._replace(t=torch.tensor([0.9, 0.3]))
-    ElasticObjective(model, None)(images, make_condition(backbone, 2), draws, Dial(8, False))
-    (estimate,) = estimates
-    errors = (estimate - images).square().flatten(1).mean(dim=1)
-    assert 0 < errors[0] < errors[1]
-
-
-def test_a_blur_is_a_gaussian():
-    images = torch.zeros(2, 1, 32, 32)
-    images[:, :, 16, 16] = 1.0
-    blurred = blur(images, torch.tensor([0.0, 2.0]))
-    torch.testing.assert_close(blurred[0], images[0])
-    offsets = torch.arange(32) - 16.0
-    bell = torch.exp(-(offsets**2) / 8)
-    bell = bell / bell.sum()
-    torch.testing.assert_close(blurred[1, 0], bell[:, None] * bell[None], atol=1e-5, rtol=0)

@@ -1,4 +1,4 @@
-"""The page, by a visitor's hands: a real browser types, moves the dial, uploads, stops; and nothing leaves the machine.
+"""The page, by a visitor's hands: a real browser types, moves the dial, stops; and nothing leaves the machine.
 
 Skipped where gradio is not there; the browser's tests also where playwright or a Chromium is not.
 """
@@ -195,23 +195,6 @@ def test_a_visitor_who_asks_for_too_much_gets_a_sentence_and_keeps_the_pictures(
     visit.click("#generate")
     assert status(visit, "zebra").startswith("Unknown words")
     assert [visit.get_attribute(f"{where} img", "src") for where in ("#dense", "#region", "#overlay")] == drawn
-
-
-def test_a_visitor_uploads_a_photograph_and_a_bad_file(visit, tmp_path):
-    pixels = np.full((96, 160, 3), 120, dtype=np.uint8)
-    pixels[:48, :48] = np.random.default_rng(0).integers(0, 255, (48, 48, 3))
-    Image.fromarray(pixels).save(tmp_path / "photograph.png")
-    (tmp_path / "bad.png").write_bytes(b"no picture")
-    visit.get_by_role("tab", name="Your photograph").click()
-    visit.set_input_files("#photograph input[type=file]", tmp_path / "photograph.png")
-    assert "152 regions of 608 patches" in status(visit, "regions of", "#cut_status")
-    assert picture(visit, "#cut").shape == (304, 512, 3)
-    visit.get_by_label("Remove this file").or_(visit.get_by_label("Clear")).first.click()
-    status(visit, "Upload a photograph first", "#cut_status")
-    visit.set_input_files("#photograph input[type=file]", tmp_path / "bad.png")
-    sentence = status(visit, "not a readable picture", "#cut_status")
-    assert sentence.startswith("Bad.png")
-    assert str(tmp_path) not in sentence
 
 
 def test_a_visitor_stops_a_run(visit, studio, monkeypatch):

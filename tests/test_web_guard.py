@@ -1,13 +1,10 @@
 """What visitors may send to the page: nothing that grows without end, looks outward, or starts another program."""
 
-import io
-import os
 import socket
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from PIL import EpsImagePlugin, Image
 
 from rti.web.studio import LONGEST_PROMPT
 from test_shipped import made as made  # the fixture
@@ -44,10 +41,6 @@ def served(studio, tmp_path_factory):
         yield page
 
 
-def upload(client: httpx.Client, name: str, data: bytes) -> httpx.Response:
-    return client.post("/gradio_api/upload", files={"files": (name, data)})
-
-
 def files_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
@@ -63,10 +56,9 @@ def test_no_more_visitors_are_held_than_there_are_places(served):
     assert len(page.state_holder.session_data) <= FEW
 
 
-def test_pictures_and_uploads_are_forgotten_after_a_while(studio, tmp_path):
+def test_pictures_are_forgotten_after_a_while(studio, tmp_path):
     with serve(studio, tmp_path, KEPT_SECONDS=1) as (_, client, folder):
         assert "Done" in draw(client, PROMPT)
-        assert upload(client, "a.png", b"nobody asks for it").status_code == 200
         assert files_in(folder)
         wait_until(lambda: not files_in(folder))
 
@@ -78,27 +70,6 @@ def test_a_request_is_no_longer_than_the_longest_prompt_needs(served):
     for body in (b'{"data": ["' + b"a" * 40_000 + b'"]}', (b"a" * 1000 for _ in range(40))):  # also without a length
         answer = client.post("/gradio_api/call/generate", content=body, headers={"content-type": "application/json"})
         assert (answer.status_code, "maximum allowed size" in answer.text) == (413, True)
-
-
-def test_an_upload_is_no_larger_than_a_photograph_and_leaves_nothing_when_it_fails(served, monkeypatch):
-    _, client, folder = served
-    monkeypatch.setattr("rti.web.guard.LARGEST_UPLOAD", 1000)
-    before = files_in(folder)
-    answer = client.post("/gradio_api/upload", files=[("files", (f"{n}.png", b"a" * 20_000)) for n in range(2)])
-    assert answer.status_code == 413
-    assert files_in(folder) == before
-    with socket.create_connection((client.base_url.host, client.base_url.port)) as visitor:
-        head = "POST /gradio_api/upload HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
-        part = '--b\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n' + "a" * 500
-        visitor.sendall(f"{head}Content-Length: 20000\r\n\r\n{part}".encode())
-        wait_until(lambda: files_in(folder) != before)
-    wait_until(lambda: files_in(folder) == before)
-
-
-@pytest.mark.parametrize("name", ["", None])
-def test_an_upload_without_a_name_is_refused(served, name):
-    answer = upload(served[1], name, b"abc")
-    assert (answer.status_code, answer.text) == (400, "The file has no name.")
 
 
 def test_the_page_looks_up_no_name(served, monkeypatch):
@@ -113,29 +84,14 @@ def test_the_page_looks_up_no_name(served, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", noted)
     for address in ("file=https://example.invalid/a.png", "file=http%3A%2F%2Fexample.invalid/a", "proxy=https://a.b/c"):
         assert client.get(f"/gradio_api/{address}").status_code == 403
-    for answer in (
-        call(client, "cut", OUTSIDE, 25, "merge"),
-        call(client, "generate", [{"deep": OUTSIDE}], 8, 0, 1.0, 1),
-    ):
-        assert "Files are uploaded, not fetched" in answer
+    for subject in (OUTSIDE, [{"deep": OUTSIDE}]):
+        assert "Files are not fetched" in call(client, "generate", subject, 8, 0, 1.0, 1)
     assert asked == []
 
 
-def test_what_the_page_does_not_use_is_closed(served):
-    answer = served[1].post("/gradio_api/process_recording", files={"video": ("a.mp4", b"abc")})  # it starts ffmpeg
-    assert answer.status_code == 403
-
-
-def test_a_picture_that_is_too_large_or_starts_a_program_is_refused_in_a_line(served, monkeypatch):
-    client, started = served[1], []
-    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given: started.append(given))
-    large, script = io.BytesIO(), io.BytesIO()
-    Image.new("1", (8300, 8200)).save(large, "PNG")
-    Image.new("RGB", (8, 8)).save(script, "EPS")
-    for data, words in ((large, "8300 x 8200"), (script, "not a readable picture")):
-        path = upload(client, "photograph.jpg", data.getvalue()).json()[0]
-        answer = call(client, "cut", {"path": path, "meta": {"_type": "gradio.FileData"}}, 25, "merge")
-        assert words in answer
-        assert "Photograph.jpg" in answer
-        assert os.path.dirname(path) not in answer
-    assert started == []
+@pytest.mark.parametrize("path", ["process_recording", "upload"])  # the first starts ffmpeg
+def test_what_the_page_does_not_use_is_closed(served, path):
+    _, client, folder = served
+    before = files_in(folder)
+    answer = client.post(f"/gradio_api/{path}", files={"files": ("a.mp4", b"abc")})
+    assert (answer.status_code, files_in(folder)) == (403, before)

@@ -23,8 +23,7 @@ from rti import __version__
 from rti.backbones.base import Backbone
 from rti.checkpoint import State, read_json, read_state, require_match
 from rti.errors import InputError
-from rti.files import in_one_line, local_path
-from rti.hub import fetch, is_repository_name
+from rti.files import fetch_repository, in_one_line, is_repository_name, local_path
 from rti.loading import FAMILIES, build
 from rti.lora import ADAPTER
 from rti.method.config import ReductionConfig
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from rti.elastic import ElasticModel
 
 CONFIG, INTERFACE, LORA = "rti_config.json", "interface.safetensors", "adapter_model.safetensors"
+MUST_AGREE = ("family", "hidden_size", "patch_size", "image_size", "input_size", "depth", "depth_double")
 PEFT_PREFIX = "base_model.model."  # what PEFT puts before the names of a wrapped model
 
 
@@ -46,20 +46,23 @@ def save(model: ElasticModel, folder: str | Path, values: State | None = None) -
     config = model.config.to_dict() | {"backbone": origin, "rti_version": __version__}
     lora = copy(backbone.peft_config[ADAPTER])
     lora.target_modules = sorted(lora.target_modules)  # a set, in another order in every process
-    interface = model.reduction.state_dict() | (_under("reduction.", values) or {})
+    interface = model.reduction.state_dict() | _under("reduction.", values or {})
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder, ignore_cleanup_errors=True) as place:
             staging = Path(place)
             lora.save_pretrained(staging)
-            save_file(_lora_state(backbone, _under("backbone.", values)), staging / LORA, metadata={"format": "pt"})
+            save_file(
+                _lora_state(backbone, _under("backbone.", values or {}) or None),
+                staging / LORA,
+                metadata={"format": "pt"},
+            )
             save_file(_contiguous(interface), staging / INTERFACE, metadata={"format": "pt"})
             (staging / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
             (staging / "README.md").write_text(_card(model), encoding="utf-8")
             files = list(staging.iterdir())
-            for file in files:  # look before the first one is moved: all files or none
-                if (folder / file.name).is_dir():
-                    raise IsADirectoryError(f"{file.name} there is a folder")
+            if in_the_way := [file.name for file in files if (folder / file.name).is_dir()]:  # before any is moved
+                raise IsADirectoryError(f"{in_the_way[0]} there is a folder")
             for file in files:
                 os.replace(file, folder / file.name)
     except OSError as error:
@@ -118,11 +121,10 @@ class Stored:
             return  # attach says what is wrong with it
         if not isinstance(self.origin.get("sizes"), dict):
             raise InputError(f"{self.path / CONFIG} does not say the sizes of its backbone")
-        given = {"family": inner.family} | json.loads(json.dumps(asdict(inner.config)))
         stored = {"family": self.origin.get("family")} | self.origin["sizes"]
-        for name in ("family", "hidden_size", "patch_size", "image_size", "input_size", "depth", "depth_double"):
-            if name in given and given[name] != stored.get(name):
-                raise InputError(f"{self.path} was made for {name} {stored.get(name)}, the backbone has {given[name]}")
+        for name, given in ({"family": inner.family} | json.loads(json.dumps(asdict(inner.config)))).items():
+            if name in MUST_AGREE and given != stored.get(name):
+                raise InputError(f"{self.path} was made for {name} {stored.get(name)}, the backbone has {given}")
 
     def weights(self) -> tuple[State, State]:
         """LoRA and interface. A rank that is not the config's is refused before a LoRA of that rank is made."""
@@ -167,16 +169,14 @@ def adapter_folder(source: str | Path) -> Path | None:
         return None
     try:
         # The one small file first: a repository of another kind may be large.
-        if not (fetch(name, [CONFIG]) / CONFIG).is_file():
+        if not (fetch_repository(name, [CONFIG]) / CONFIG).is_file():
             return None
-        return fetch(name, [CONFIG, INTERFACE, LORA, "adapter_config.json"])
+        return fetch_repository(name, [CONFIG, INTERFACE, LORA, "adapter_config.json"])
     except InputError:
         return None
 
 
-def push(
-    model: ElasticModel, repository: str, private: bool = False, message: str = "Upload region token adapter"
-) -> str:
+def push(model: ElasticModel, repository: str, private: bool = False, message: str = "Upload region tokens") -> str:
     from huggingface_hub import HfApi
 
     api = HfApi()
@@ -193,10 +193,8 @@ def _lora_state(backbone: Backbone, values: State | None = None, prefix: str = P
     return _contiguous({prefix + key: value for key, value in state.items()})
 
 
-def _under(prefix: str, values: State | None) -> State | None:
+def _under(prefix: str, values: State) -> State:
     """The values of one part of the model, by their names in it."""
-    if values is None:
-        return None
     return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
@@ -205,14 +203,15 @@ def _contiguous(state: State) -> State:
 
 
 CARD = """---
-{data}
+library_name: peft
+pipeline_tag: {task}
+tags: [region-tokens, rti, lora, {family}, token-reduction]
 ---
 
 # Region token adapter for {name}
 
-One checkpoint, every compute budget: the core of the frozen backbone (blocks {core[0]} to {core[1]} of
-{depth}) runs on a chosen number of region tokens instead of {patches} patches.
-{trainable:.1f} M trained parameters (LoRA and interface).
+Blocks {core[0]} to {core[1]} of the frozen backbone run on a chosen number of region tokens: one checkpoint, every
+budget. Made with RTI, the Region Token Interface, {version}. The backbone's own licence applies to the backbone.
 
 ```python
 import rti
@@ -220,32 +219,13 @@ import rti
 pipe = rti.Pipeline.from_pretrained("path/or/repository/of/this/folder")
 image = pipe({example}, budget=0.25).images[0]
 ```
-
-| setting | value |
-|---|---|
-{rows}
-
-Made with RTI, the Region Token Interface, {version}.
-The backbone's own licence applies to the backbone.
 """
 
 
 def _card(model: ElasticModel) -> str:
-    from huggingface_hub import ModelCardData
-
-    backbone, config = model.backbone, model.config
-    from_text = backbone.conditioned_on == "text"
-    task = "text-to-image" if from_text else "unconditional-image-generation"
-    tags = ["region-tokens", "rti", "lora", backbone.family, "token-reduction"]
-    golden_retriever = getattr(backbone.config, "num_classes", 1) == 1000  # where there are the classes of ImageNet
-    return CARD.format(
-        data=ModelCardData(library_name="peft", pipeline_tag=task, tags=tags).to_yaml(),
-        name=Path(str((backbone.source or {}).get("source", ""))).name or backbone.family,
-        core=config.core,
-        depth=backbone.depth,
-        patches=backbone.patches,
-        trainable=sum(parameter.numel() for parameter in model.trainable_parameters().values()) / 1e6,
-        example='"a prompt"' if from_text else f"label={207 if golden_retriever else 0}",
-        rows="\n".join(f"| {name} | {value} |" for name, value in config.to_dict().items()),
-        version=__version__,
-    )
+    family, source = model.backbone.family, str((model.backbone.source or {}).get("source", ""))
+    task, example = "unconditional-image-generation", "label=0"
+    if model.backbone.conditioned_on == "text":
+        task, example = "text-to-image", '"a prompt"'
+    values = {"name": Path(source).name or family, "core": model.config.core, "version": __version__}
+    return CARD.format(task=task, example=example, family=family, **values)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import mmap
 import pickle
 import zipfile
 from pathlib import Path
@@ -72,8 +71,7 @@ def _read_torch(path: Path) -> tuple[State, dict[str, Any]]:
         _check_small(path)
         try:
             with torch.serialization.safe_globals([argparse.Namespace]):
-                # Files of before torch 1.6 are no archives, and cannot be mapped.
-                content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+                content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except pickle.UnpicklingError as error:
             why = "it is broken or wants to run code, and only tensors are read"
             raise InputError(f"{path} was refused: {why} ({first_line(error)})") from None
@@ -82,24 +80,19 @@ def _read_torch(path: Path) -> tuple[State, dict[str, Any]]:
     settings = vars(content["args"]) if isinstance(content.get("args"), argparse.Namespace) else {}
     state = next((content[key] for key in ("model_ema1", "model", "state_dict") if key in content), content)
     if not isinstance(state, dict) or not all(map(_is_weight, state.keys(), state.values())):
-        raise UnsupportedModelError(
-            f"{path} holds no weights; expected tensors, or a dict with 'model_ema1' or 'model'"
-        )
+        raise UnsupportedModelError(f"{path} holds no weights; expected tensors, or them in 'model_ema1' or 'model'")
     return dict(state), settings
 
 
 def _check_small(path: Path) -> None:
     """Refuse a PyTorch file that is small and would fill the memory: by packed entries, of which torch writes none, or
     by asking for an array of zeros, the one thing of any size that torch's unpickler makes."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            packed = any(one.compress_type or one.file_size > one.compress_size for one in entries)
-            zeros = not packed and any(_ZEROS in archive.read(one) for one in entries if one.filename.endswith(".pkl"))
-    else:
-        packed = False
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            zeros = content.find(_ZEROS) >= 0
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path} is truncated, or not of the format that torch writes since 1.6; save it anew")
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        packed = any(one.compress_type or one.file_size > one.compress_size for one in entries)
+        zeros = not packed and any(_ZEROS in archive.read(one) for one in entries if one.filename.endswith(".pkl"))
     if packed or zeros:
         raise InputError(f"{path} was refused: it holds {'packed entries' if packed else 'a bytearray'}, not tensors")
 

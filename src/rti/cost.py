@@ -22,22 +22,18 @@ def tokens_per_block(backbone: Backbone, reduction: Reduction, budget: int) -> l
     return [outside] * first + reduction.core_tokens(budget) + [outside] * (backbone.depth - 1 - last)
 
 
-def trunk_flops(backbone: Backbone, image_tokens: list[int], text_tokens: int | None = None) -> float:
+def reduced_flops(backbone: Backbone, reduction: Reduction, budget: int, text_tokens: int | None = None) -> float:
     """The paper's count for one picture: linear layers and attention of the trunk, side tokens as many as there are.
 
     `text_tokens` says how many the text has where it is shortened.
     """
-    return sum(backbone.block_flops(block, tokens, text_tokens) for block, tokens in enumerate(image_tokens))
-
-
-def reduced_flops(backbone: Backbone, reduction: Reduction, budget: int, text_tokens: int | None = None) -> float:
-    """The same with a reduction at a budget, also where it runs blocks again."""
     runs = zip(blocks_run(backbone, reduction), tokens_per_block(backbone, reduction, budget), strict=True)
     return sum(backbone.block_flops(block, tokens, text_tokens) for block, tokens in runs)
 
 
 def dense_flops(backbone: Backbone) -> float:
-    return trunk_flops(backbone, [backbone.patches] * backbone.depth)
+    """The same of the backbone alone."""
+    return sum(backbone.block_flops(block, backbone.patches) for block in range(backbone.depth))
 
 
 def parameter_count(module: nn.Module) -> int:

@@ -32,14 +32,11 @@ def check_finite(
     name: str, value: Any, least: float | None = None, most: float | None = None, above: float | None = None
 ) -> None:
     """Refuse a value that is not a finite number, below `least`, not above `above`, or beyond `most`."""
-    bounds = [
-        f"{words} {bound}"
-        for words, bound in (("at least", least), ("above", above), ("at most", most))
-        if bound is not None
-    ]
+    bounds = {"at least": least, "above": above, "at most": most}
     fits = is_finite(value) and (least is None or value >= least) and (above is None or value > above)
     if not fits or (most is not None and value > most):
-        raise InputError(f"{name} must be a finite number{', ' if bounds else ''}{' and '.join(bounds)}, got {value!r}")
+        allowed = " and ".join(f"{words} {bound}" for words, bound in bounds.items() if bound is not None)
+        raise InputError(f"{name} must be a finite number{', ' * bool(allowed)}{allowed}, got {value!r}")
 
 
 def is_finite(value: Any) -> bool:

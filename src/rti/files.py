@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,19 @@ def local_path(name: Any) -> Path:
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{shown(name)} is no name of a file ({first_line(error)})") from None
     return path
+
+
+def is_repository_name(source: str) -> bool:
+    """Whether a source could be a repository on the Hugging Face hub: owner/name, and not a path."""
+    return source.count("/") == 1 and not source.startswith((".", "/", "~"))
+
+
+def fetch_repository(repository: str, patterns: Sequence[str]) -> Path:
+    """The local folder of a repository on the hub, with the files that match the patterns."""
+    from huggingface_hub import snapshot_download
+
+    with in_one_line(f"cannot fetch {repository} from the hub"):
+        return Path(snapshot_download(repository, allow_patterns=list(patterns)))
 
 
 def require_regular(path: Path) -> None:
@@ -76,15 +89,10 @@ def whole_file(path: Path, shared: bool = False) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, data: str | bytes, sync: bool = False) -> None:
-    """Write a file whole or not at all; with `sync` it is on the disk when this returns."""
-    with whole_file(path) as temporary, temporary.open("wb") as file:
-        file.write(data.encode() if isinstance(data, str) else data)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    if sync:
-        sync_folder(Path(path).parent)
+def write_whole(path: Path, data: str | bytes) -> None:
+    """Write a file whole or not at all."""
+    with whole_file(path) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 def sync_folder(folder: Path) -> None:

@@ -14,9 +14,8 @@ from rti.backbones.base import Backbone
 from rti.backbones.jit import JiT
 from rti.backbones.minit2i import MiniT2I
 from rti.checkpoint import PICKLES, SAFETENSORS, State, fill, mismatches, read_state, without_wrapper
-from rti.errors import InputError, UnsupportedModelError, check_whole
-from rti.files import first_line, local_path, read_json, whole_file, write_whole
-from rti.hub import fetch, is_repository_name
+from rti.errors import InputError, UnsupportedModelError, check_choice, check_whole
+from rti.files import fetch_repository, first_line, is_repository_name, local_path, read_json, whole_file, write_whole
 from rti.precision import check_device, check_dtype
 from rti.presets import PRESETS, Preset, find_preset, get_preset, is_released
 from rti.shipped import shipped, shipped_name, shipped_names
@@ -43,8 +42,8 @@ def load_backbone(
     """
     if size is not None and not isinstance(size, str):
         raise InputError(f"size {size!r} is unknown; allowed: a name such as 'b16', or none")
-    if init is not None and not (isinstance(init, str) and init == "random"):
-        raise InputError(f"init {init!r} is unknown; allowed: 'random', or none to load weights")
+    if init is not None:
+        check_choice("init", init, ("random",))
     check_device(device)
     check_dtype(dtype)
     check_whole("seed", seed, 2**64 - 1, least=0)
@@ -105,10 +104,8 @@ def _locate(source: str | Path, size: str | None) -> tuple[Path, dict[str, Any]]
     if is_released(text):
         preset = get_preset(text, size)
         if preset.hub is None:
-            raise InputError(
-                f"{preset.name} has no hub repository; give the path of its checkpoint-last.pth and "
-                f"size={preset.name.removeprefix(preset.family + '-')!r}, or init='random'"
-            )
+            wanted = f"the path of its checkpoint-last.pth and size={preset.name.removeprefix(preset.family + '-')!r}"
+            raise InputError(f"{preset.name} has no hub repository; give {wanted}, or init='random'")
         return _download(*preset.hub), {"source": preset.name}
     if is_repository_name(text) and path.suffix not in SAFETENSORS + PICKLES:
         return _download(text, None), {"source": text} | ({"size": size} if size else {})
@@ -117,7 +114,7 @@ def _locate(source: str | Path, size: str | None) -> tuple[Path, dict[str, Any]]
 
 def _download(repository: str, folder: str | None) -> Path:
     kinds = ("*.json", "*.safetensors", "*.pth")
-    root = fetch(repository, [f"{folder}/**/{kind}" if folder else kind for kind in kinds])
+    root = fetch_repository(repository, [f"{folder}/**/{kind}" if folder else kind for kind in kinds])
     if folder is not None and not (root / folder).is_dir():
         raise InputError(f"{repository} on the hub has no folder {folder}")
     return root / folder if folder else root
@@ -157,8 +154,7 @@ def _load_path(path: Path, size: str | None, dtype: torch.dtype) -> Backbone:
 def _released(family: str, state: State, known: dict[str, Any], size: str | None, origin: str) -> Preset:
     """The released size that the weights have, by their shapes; or the one the user names, unless it is another."""
     presets = [preset for preset in PRESETS.values() if preset.family == family]
-    shapes = {preset.name: build(family, preset.sizes | known).state_dict() for preset in presets}
-    fitting = [preset for preset in presets if not mismatches(shapes[preset.name], state)]
+    fitting = [one for one in presets if not mismatches(build(family, one.sizes | known).state_dict(), state)]
     if size is not None:
         wanted = get_preset(family, size)
         if fitting and wanted not in fitting:
@@ -176,14 +172,10 @@ def _folder(path: Path, size: str | None) -> Path:
             return folder
     presets = ((find_preset(entry.name), entry) for entry in sorted(path.iterdir()) if entry.is_dir())
     found = [(preset, entry) for preset, entry in presets if preset is not None]
-    names = ", ".join(preset.name for preset, _ in found)
-    wanted = [(preset, entry) for preset, entry in found if size is None or preset == find_preset(preset.family, size)]
-    if found and not wanted:
-        raise InputError(f"{path} holds no size {size!r}; it holds {names}")
-    if len(wanted) > 1:
-        raise InputError(f"{path} holds several sizes ({names}); give one as size=")
-    if wanted:
-        return _folder(wanted[0][1], None)
-    raise InputError(
-        f"{path} holds no checkpoint; expected transformer/config.json, config.json or checkpoint-last.pth"
-    )
+    wanted = [entry for preset, entry in found if size is None or preset == find_preset(preset.family, size)]
+    if len(wanted) == 1:
+        return _folder(wanted[0], None)
+    if found:
+        names = ", ".join(preset.name for preset, _ in found)
+        raise InputError(f"{path} holds the sizes {names}; give one of them as size=, got {size!r}")
+    raise InputError(f"{path} holds no checkpoint; expected [transformer/]config.json or checkpoint-last.pth")

@@ -31,10 +31,11 @@ MOVED = {
 
 class _Finder(MetaPathFinder, Loader):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if _new_name(name) is not None else None
+        old = next((old for old in MOVED if name == old or name.startswith(f"{old}.")), None)
+        return None if old is None else ModuleSpec(name, self, loader_state=MOVED[old] + name.removeprefix(old))
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        new = _new_name(spec.name)
+        new = spec.loader_state
         warnings.warn(f"{spec.name} is now {new}; the old name goes in 0.3", FutureWarning, stacklevel=2)
         module = importlib.import_module(new)
         spec.loader_state = module.__spec__
@@ -44,11 +45,4 @@ class _Finder(MetaPathFinder, Loader):
         module.__spec__ = module.__spec__.loader_state  # importing put the old name's there
 
 
-def _new_name(name: str) -> str | None:
-    old = next((old for old in MOVED if name == old or name.startswith(f"{old}.")), None)
-    return None if old is None else MOVED[old] + name.removeprefix(old)
-
-
-def install() -> None:
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())  # before Python's own, which would load a second copy of a package's files
+sys.meta_path.insert(0, _Finder())  # before Python's own, which would load a second copy of a package's files

@@ -80,8 +80,8 @@ class FlowSettings:
             raise InputError(f"guidance interval {interval!r} is not usable; allowed: (from, to)")
         for name in ("noise_scale", "guidance_scale", "time_floor"):
             check_finite(name, getattr(self, name))
-        for end in interval:
-            check_finite("guidance interval", end)
+        check_finite("guidance interval", interval[0])
+        check_finite("guidance interval", interval[1])
 
 
 class Backbone(nn.Module):
@@ -162,9 +162,7 @@ class Backbone(nn.Module):
         Called as an attached model is; a backbone alone has no budget to turn and no use for an estimate.
         """
         if budget is not None:
-            raise InputError(
-                f"budget {budget!r} given to a backbone alone; attach a reduction first: rti.attach(backbone, config)"
-            )
+            raise InputError(f"budget {budget!r} given to a backbone alone; attach a reduction first, by rti.attach")
         tokens = self.embed(*self.check(x, t, condition), condition)
         return self.head(self.run(tokens, 0, self.depth))
 
@@ -190,9 +188,7 @@ class Backbone(nn.Module):
         """
         blocks = self.repeated_blocks()
         if not blocks:
-            raise InputError(
-                f"{type(self).__name__} has no blocks to compile; its block_types name none of its modules"
-            )
+            raise InputError(f"{type(self).__name__} has no blocks to compile: block_types name none of its modules")
         for block in blocks:
             block.compile(**options)
 
@@ -219,16 +215,13 @@ class Backbone(nn.Module):
             given = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
             raise InputError(f"image batch is a {given}; allowed: a tensor of floating-point numbers")
         if x.ndim != 4 or tuple(x.shape[1:]) != (self.channels, height, width):
-            raise InputError(
-                f"image batch of shape {tuple(x.shape)} does not fit this checkpoint: "
-                f"it takes (batch, {self.channels}, {height}, {width}), patches of {self.patch_size} pixels"
-            )
+            allowed = f"(batch, {self.channels}, {height}, {width})"
+            raise InputError(f"image batch of shape {tuple(x.shape)} does not fit this checkpoint; allowed: {allowed}")
         if len(x) == 0:
             raise InputError("an empty batch of images; give at least one")
         if not isinstance(condition, self.condition_type):
-            raise InputError(
-                f"condition is a {type(condition).__name__}; {type(self).__name__} takes what its condition() gives"
-            )
+            name = type(self).__name__
+            raise InputError(f"condition is a {type(condition).__name__}; {name} takes what its condition() gives")
         if len(condition) != len(x):
             raise InputError(f"{len(x)} images but {len(condition)} conditions; give one condition per image")
         try:
@@ -253,9 +246,7 @@ def grid_of(image_size: int | Sequence[int], patch_size: int) -> tuple[int, int]
         raise InputError(f"image size {image_size!r} is not usable; allowed: a number of pixels, or (height, width)")
     height, width = sides
     for name, value in (("height", height), ("width", width), ("patch_size", patch_size)):
-        check_whole(name, value, WIDEST, least=-WIDEST)
-    if patch_size < 1 or height < 1 or width < 1 or height % patch_size or width % patch_size:
-        raise InputError(
-            f"image of {height} x {width} pixels does not divide into patches of {patch_size} x {patch_size}"
-        )
+        check_whole(name, value, WIDEST)
+    if height % patch_size or width % patch_size:
+        raise InputError(f"{height} x {width} pixels do not divide into patches of {patch_size} x {patch_size}")
     return height // patch_size, width // patch_size

@@ -45,7 +45,7 @@ class JiTConfig:
         check_finite("patch_spacing", self.patch_spacing, above=0)
         if self.hidden_size % self.num_heads or (self.hidden_size // self.num_heads) % 4:
             raise InputError(
-                f"hidden_size {self.hidden_size} must split into {self.num_heads} heads of a multiple of 4 channels"
+                f"hidden_size {self.hidden_size} must be {self.num_heads} heads of a multiple of 4 channels"
             )
         for name in ("in_context_len", "in_context_start"):
             check_whole(name, getattr(self, name), WIDEST, least=0)
@@ -133,17 +133,6 @@ class Head(nn.Module):
         return self.linear(modulate(self.norm_final(x), shift, scale))
 
 
-class LabelEmbed(nn.Module):
-    def __init__(self, config: JiTConfig):
-        super().__init__()
-        # Not initialised: on the meta device that would import torch's compiler, a second or two for nothing.
-        table = torch.empty(config.num_classes + 1, config.hidden_size)
-        self.embedding_table = nn.Embedding.from_pretrained(table, freeze=False)
-
-    def forward(self, labels: torch.Tensor) -> torch.Tensor:
-        return self.embedding_table(labels)
-
-
 class JiT(Backbone):
     family = "jit"
     config_type = JiTConfig
@@ -153,10 +142,8 @@ class JiT(Backbone):
     condition_type = LabelCondition
     conditioned_on = "labels"
     block_types = (Block,)
-    lora_targets = (
-        *("attn.qkv", "attn.proj", "mlp.w12", "mlp.w3"),
-        *("final_layer.linear", "final_layer.adaLN_modulation.1"),
-    )
+    lora_targets = ("attn.qkv", "attn.proj", "mlp.w12", "mlp.w3")
+    lora_targets += ("final_layer.linear", "final_layer.adaLN_modulation.1")
 
     def __init__(self, config: JiTConfig):
         super().__init__()
@@ -164,18 +151,14 @@ class JiT(Backbone):
         self.hidden_size, self.depth = config.hidden_size, config.depth
         self.patch_size, self.channels = config.patch_size, config.in_channels
         self.grid = grid_of(config.input_size, config.patch_size)
-        self.flow = FlowSettings(
-            noise_scale=config.noise_scale,
-            sampler="heun",
-            steps=config.num_sampling_steps,
-            guidance_scale=config.cfg,
-            guidance_interval=tuple(config.cfg_interval),
-            time_floor=config.t_eps,
-        )
+        guidance = config.cfg, tuple(config.cfg_interval)
+        self.flow = FlowSettings(config.noise_scale, "heun", config.num_sampling_steps, *guidance, config.t_eps)
 
         self.x_embedder = PatchEmbed(config.in_channels, config.patch_size, config.bottleneck_dim, config.hidden_size)
         self.t_embedder = TimeEmbed(config.hidden_size)
-        self.y_embedder = LabelEmbed(config)
+        # Not initialised: on the meta device that would import torch's compiler, a second or two for nothing.
+        table = torch.empty(config.num_classes + 1, config.hidden_size)
+        self.y_embedder = nn.ModuleDict({"embedding_table": nn.Embedding.from_pretrained(table, freeze=False)})
         self.pos_embed = nn.Parameter(torch.zeros(1, self.patches, config.hidden_size), requires_grad=False)
         if config.in_context_len:
             self.in_context_posemb = nn.Parameter(torch.zeros(1, config.in_context_len, config.hidden_size))
@@ -202,21 +185,17 @@ class JiT(Backbone):
             raise InputError(f"labels must be a list of whole numbers, got {labels!r}") from None
         classes = self.config.num_classes
         if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
-            raise InputError(
-                f"labels must be a list of whole numbers, got {labels.dtype} of shape {tuple(labels.shape)}"
-            )
-        wrong = labels[(labels < 0) | (labels > classes)]
-        if len(wrong):
-            raise InputError(
-                f"label {wrong[0].item()} is out of range; allowed: 0 to {classes - 1}, or {classes} for none"
-            )
+            raise InputError(f"labels must be a list of whole numbers, got {labels.dtype}, {tuple(labels.shape)}")
+        wrong = labels[(labels < 0) | (labels > classes)].tolist()
+        if wrong:
+            raise InputError(f"label {wrong[0]} is out of range; allowed: 0 to {classes - 1}, or {classes} for none")
         return LabelCondition(labels.to(self.device, torch.int64))
 
     def unconditional(self, condition: LabelCondition) -> LabelCondition:
         return LabelCondition(torch.full_like(condition.labels, self.config.num_classes))
 
     def embed(self, x: torch.Tensor, t: torch.Tensor, condition: LabelCondition) -> Tokens:
-        label = self.y_embedder(condition.labels)
+        label = self.y_embedder["embedding_table"](condition.labels)
         image = self.x_embedder(x) + self.pos_embed
         return Tokens(image, self.patch_phasors(), context=(self.t_embedder(t) + label, label))
 

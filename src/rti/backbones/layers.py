@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-NORM_EPSILON = 1e-6
-
-
-class RMSNorm(nn.RMSNorm):
-    """Root-mean-square norm; torch computes it in float32 also for half-precision inputs."""
-
-    def __init__(self, size: int):
-        super().__init__(size, eps=NORM_EPSILON)
+RMSNorm = partial(nn.RMSNorm, eps=1e-6)  # torch computes it in float32 also for half-precision inputs
 
 
 class PatchEmbed(nn.Module):

@@ -168,10 +168,8 @@ class MiniT2I(Backbone):
     condition_type = TextCondition
     conditioned_on = "text"
     block_types = (DoubleBlock, PreambleBlock)
-    lora_targets = (
-        *("img_qkv", "txt_qkv", "img_attn_proj", "txt_attn_proj"),
-        *("qkv", "attn_proj", "w1", "w2", "w3", "final_layer.linear"),
-    )
+    lora_targets = ("img_qkv", "txt_qkv", "img_attn_proj", "txt_attn_proj")
+    lora_targets += ("qkv", "attn_proj", "w1", "w2", "w3", "final_layer.linear")
 
     def __init__(self, config: MiniT2IConfig):
         super().__init__()
@@ -179,13 +177,8 @@ class MiniT2I(Backbone):
         self.hidden_size, self.depth = config.hidden_size, config.depth_double
         self.patch_size, self.channels = config.patch_size, config.in_channels
         self.grid = grid_of(config.image_size, config.patch_size)
-        self.flow = FlowSettings(
-            noise_scale=config.noise_scale,
-            sampler=config.sampler,
-            steps=config.n_T,
-            guidance_scale=config.guidance_scale,
-            guidance_interval=tuple(config.cfg_interval),
-        )
+        guidance = config.guidance_scale, tuple(config.cfg_interval)
+        self.flow = FlowSettings(config.noise_scale, config.sampler, config.n_T, *guidance)
 
         self.img_embedder = PatchEmbed(config.in_channels, config.patch_size, config.pca_channels, config.hidden_size)
         self.txt_embedder = nn.Linear(config.txt_input_size, config.hidden_size, bias=False)
@@ -209,9 +202,8 @@ class MiniT2I(Backbone):
             if not isinstance(value, torch.Tensor) and not (value is None and name == "mask"):
                 raise InputError(f"{name} of type {type(value).__name__}; allowed: a tensor")
         if text.ndim != 3 or text.shape[-1] != self.config.txt_input_size:
-            raise InputError(
-                f"text states of shape {tuple(text.shape)}; allowed: (batch, tokens, {self.config.txt_input_size})"
-            )
+            allowed = f"(batch, tokens, {self.config.txt_input_size})"
+            raise InputError(f"text states of shape {tuple(text.shape)}; allowed: {allowed}")
         if text.shape[1] > self.config.prompt_length:
             raise InputError(f"{text.shape[1]} text tokens; allowed: at most {self.config.prompt_length}")
         if mask is None:

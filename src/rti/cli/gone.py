@@ -31,6 +31,7 @@ GONE: list[Gone] = [
     Gone("score fid", "--extractor", _EXTRACTOR),
     Gone("score is", "--extractor", _EXTRACTOR),
     Gone("web", "--study", "the table and the figures of a study are in its folder: rti study PLAN --report"),
+    Gone("train", "--estimate", "a pass of the model makes the estimate, as it did by default"),
     *(Gone(name, "--text-cache", "captions are encoded as they are read") for name in ("train", "pretrain")),
     *(Gone(name, "--guidance-budget", _GUIDANCE) for name in ("sample", "generate", "bench", "eval scenes")),
     Gone("bench", "--reference", "dense is timed with fused attention alone", False),

@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 from rti.cli.models import MODEL_HELP
 from rti.cli.options import command
-from rti.cli.output import show_error, show_table
+from rti.cli.output import show_error, show_values
 from rti.presets import FROM_SCRATCH
 
 if TYPE_CHECKING:
@@ -51,14 +51,8 @@ class SettingsCommand(TyperCommand):
     def get_params(self, ctx: typer.Context) -> list[Any]:
         return self.whole.get_params(ctx)
 
-    def make_context(self, info_name: str | None, args: list[str], *parent: Any, **extra: Any) -> typer.Context:
-        # A switch has no value, but --flip=yes may be written.
-        switches = {option.opts[0] for option in self.whole.params if option.secondary_opts}
-        prefixes = {"true": "--", "yes": "--", "false": "--no-", "no": "--no-"}
-        for place, (name, _, value) in enumerate([word.partition("=") for word in args]):
-            if name in switches and value.lower() in prefixes:
-                args[place] = prefixes[value.lower()] + name[2:]
-        return self.whole.make_context(info_name, args, *parent, **extra)
+    def make_context(self, *given: Any, **extra: Any) -> typer.Context:
+        return self.whole.make_context(*given, **extra)
 
 
 def _parameter(field: Any, group: str, default: Any) -> Parameter:
@@ -91,7 +85,9 @@ def train(
     given = {"model": model, "output": output, "data": data} | settings
     config, reduced = resolve(given, reduction, dry_run)
     if dry_run:
-        return show(f"rti train {model}", describe(config, reduced))
+        values = describe(config, reduced)
+        show_values(f"rti train {model}", values)
+        return values
     return run_and_show(make_trainer(config, reduced), f"rti train {model}", "adapter")
 
 
@@ -129,14 +125,8 @@ def run_and_show(trainer: Trainer, title: str, made: str) -> dict[str, Any]:
     values |= {"stopped": stopped, "skipped": trainer.skipped, "broken_examples": trainer.broken}
     if stopped:
         show_error(f"stopped at step {trainer.step}, which is saved; to resume, run the same command again")
-    return show(title, values | {"peak_memory_gigabytes": peak_memory()})
-
-
-def show(title: str, values: dict[str, Any]) -> dict[str, Any]:
-    def text(value: Any) -> str:
-        return ", ".join(f"{key} {of}" for key, of in value.items()) if isinstance(value, dict) else str(value)
-
-    show_table(title, ("", ""), [(name.replace("_", " "), text(value)) for name, value in values.items()])
+    values["peak_memory_gigabytes"] = peak_memory()
+    show_values(title, values)
     return values
 
 

@@ -20,7 +20,7 @@ def web(
     port: int = number_option(None, help="Port. Default: the first free one from 7860 on.", most=65535),
     json: bool = typer.Option(False, "--json", help="Print the address as one JSON line once the page is there."),
 ) -> None:
-    """A page in your browser: dense and region pictures from the same noise, and the regions of your photographs.
+    """A page in your browser: dense and region pictures from the same noise, with the regions of the latter.
 
     It answers this machine alone unless --host says otherwise, and asks no
     other machine for anything. Ctrl-C ends it.

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import time
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from rti.errors import InputError
-from rti.files import first_line, in_one_line, whole_file
+from rti.files import in_one_line, whole_file
 
 
 def cache_folder() -> Path:
@@ -47,7 +46,6 @@ def fetch(address: str, quiet: bool = False) -> Path:
 
 
 def _load(address: str, target: Path, quiet: bool) -> None:
-    """Connections that break are tried again; what is not there, or refused, will not get better."""
     import fsspec  # comes with torch
 
     options = {}
@@ -60,16 +58,11 @@ def _load(address: str, target: Path, quiet: bool) -> None:
         options = {"encoded": True, "client_kwargs": {"trust_env": True, "timeout": patience}}
     filesystem, path = fsspec.url_to_fs(address, **options)
     bar = fsspec.callbacks.TqdmCallback({"desc": target.name, "unit": "B", "unit_scale": True, "disable": quiet})
-    with whole_file(target) as part:
-        for pause in (0.25, 0.5, None):  # seconds before another try
-            try:
-                return filesystem.get_file(path, str(part), callback=bar)
-            except Exception as error:  # each store fails in ways of its own
-                missing = isinstance(error, FileNotFoundError)
-                if pause is None or missing or getattr(error, "status", 500) < 500:
-                    reason = "it was not found" if missing else first_line(error)
-                    raise InputError(f"cannot download {address}: {reason}") from None
-                time.sleep(pause)
+    with whole_file(target) as part, in_one_line(f"cannot download {address}"):
+        try:
+            filesystem.get_file(path, str(part), callback=bar)
+        except FileNotFoundError:
+            raise InputError(f"cannot download {address}: it was not found") from None
 
 
 def _from_hub(address: str) -> Path:

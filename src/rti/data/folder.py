@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from rti.data.source import MOST_BYTES, BrokenExample, PictureSource, Size, caption_of, check_caption, record_of
 from rti.errors import InputError
-from rti.files import in_one_line
+from rti.files import first_line, in_one_line, require_regular
 from rti.images import ENDINGS
 
 METADATA = ("metadata.jsonl", "metadata.csv")
@@ -62,9 +61,6 @@ class FolderSource(PictureSource):
             path = path.with_suffix(".txt")
             answer = read_file(path)
         return answer if self.kind == "labels" else check_caption(answer, str(path))
-
-    def describe(self) -> str:
-        return super().describe() + (f" of {len(self.classes)} classes" if self.kind == "labels" else "")
 
 
 def _kind(folder: str | Path, files: list[str]) -> str:
@@ -122,11 +118,9 @@ def is_picture(path: str) -> bool:
 def read_file(path: Path, limit: int | None = MOST_BYTES) -> bytes:
     """The bytes of a regular file: a pipe would block, and a device never end."""
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("not a regular file")
-        if limit is not None and status.st_size > limit:
-            raise OSError(f"{status.st_size:,} bytes, more than {limit:,}")
+        require_regular(path)
+        if limit is not None and path.stat().st_size > limit:
+            raise InputError(f"{path.stat().st_size:,} bytes, more than {limit:,}")
         return path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a null character in a name from a metadata file
-        raise BrokenExample(f"cannot read {path} ({getattr(error, 'strerror', None) or error})") from None
+    except (OSError, InputError) as error:
+        raise BrokenExample(f"cannot read {path} ({first_line(error)})") from None

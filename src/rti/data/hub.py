@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rti.data.folder import read_file
 from rti.data.source import CAPTION_NAMES, BrokenExample, PictureSource, Size, check_caption
 from rti.errors import InputError
 from rti.files import in_one_line
 
-# Common names of columns. One of pictures or classes may have any name if it is the only one of its type; captions may
-# not: a lone column of texts is as likely a file name or a web address.
-IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture")
-TEXT_NAMES = (*CAPTION_NAMES, "txt", "description")
-LABEL_NAMES = ("label", "labels", "cls", "class", "fine_label", "class_id")
-
 
 class HubSource(PictureSource):
-    """A `datasets.Dataset` with a column of pictures and one of captions or classes, found by type and name."""
+    """A `datasets.Dataset` with a column of pictures and one of captions or classes.
+
+    Pictures and classes are found by their type (of several, image and label count), captions by their name: a lone
+    column of texts is as likely a file name or a web address.
+    """
 
     def __init__(self, dataset, name: str, size: Size, flip: bool = False, kind: str | None = None) -> None:
         import datasets
 
-        types = {column: _type(feature) for column, feature in dataset.features.items()}
-        self.image = _find(types, IMAGE_NAMES, "Image", alone=True)
-        captions = _find(types, TEXT_NAMES, "string", "large_string")
-        labels = _find(types, LABEL_NAMES, "ClassLabel", alone=True) or _find(types, LABEL_NAMES, "int", "uint")
-        kind, wanted = kind or ("labels" if captions is None else "text"), kind
-        self.column = labels if kind == "labels" else captions
+        self.image = _find(dataset.features, datasets.Image, "image")
+        captions = next((column for column in (*CAPTION_NAMES, "txt") if column in dataset.features), None)
+        numbers = next((column for column in ("label", "cls") if column in dataset.features), None)
+        labels = _find(dataset.features, datasets.ClassLabel, "label") or numbers
+        chosen = kind or ("labels" if captions is None else "text")
+        self.column = labels if chosen == "labels" else captions
         if self.image is None or self.column is None:
-            wanted = {"text": "captions", "labels": "classes", None: "captions or classes"}[wanted]
+            wanted = "captions or classes" if kind is None else {"text": "captions", "labels": "classes"}[kind]
+            types = {column: getattr(of, "dtype", type(of).__name__) for column, of in dataset.features.items()}
             listed = ", ".join(f"{column} ({type})" for column, type in types.items())
             raise InputError(f"{name} needs a column of images and one of {wanted}; its columns are {listed}")
         self.classes = list(getattr(dataset.features[self.column], "names", None) or [])
         # Undecoded, so that one broken picture is one broken example, and all sources decode alike.
         self.pictures = dataset.select_columns([self.image]).cast_column(self.image, datasets.Image(decode=False))
         self.answers = dataset.select_columns([self.column])
-        super().__init__(name, kind, len(dataset), size, flip)
+        super().__init__(name, chosen, len(dataset), size, flip)
 
     def picture(self, number: int) -> tuple[bytes, str]:
         stored, name = self.pictures[number][self.image] or {}, f"{self.name} row {number}"
@@ -48,9 +49,9 @@ class HubSource(PictureSource):
         answer, name = self.answers[number][self.column], f"{self.name} row {number}"
         if self.kind == "text":
             return check_caption(answer, name)
-        if answer is None or answer < 0:  # -1 marks a missing class
+        if not isinstance(answer, int) or answer < 0:  # -1 marks a missing class
             raise BrokenExample(f"{name} has no class")
-        return int(answer)
+        return answer
 
 
 def open_hub(spec: str, size: Size, flip: bool = False, kind: str | None = None) -> HubSource:
@@ -67,14 +68,7 @@ def open_hub(spec: str, size: Size, flip: bool = False, kind: str | None = None)
     return HubSource(dataset, spec, size, flip, kind)
 
 
-def _find(types: dict[str, str], names: tuple[str, ...], *wanted: str, alone: bool = False) -> str | None:
-    """The column of a wanted type with the commonest name; one that is `alone` of that type may have any."""
-    fitting = {column.lower(): column for column, type in types.items() if type.startswith(wanted)}
-    found = [fitting[name] for name in names if name in fitting]
-    found += fitting.values() if alone and len(fitting) == 1 else []
-    return found[0] if found else None
-
-
-def _type(feature) -> str:
-    """The name of a column's type: int64, string, Image, ClassLabel, ..."""
-    return feature.dtype if type(feature).__name__ == "Value" else type(feature).__name__
+def _find(features: Mapping[str, Any], kind: type, name: str) -> str | None:
+    """The column of a type: the only one, or of several the one of that name."""
+    fitting = [column for column, feature in features.items() if isinstance(feature, kind)]
+    return name if name in fitting else fitting[0] if len(fitting) == 1 else None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -25,6 +24,7 @@ class Mixture(Source):
     jump to index 25 million (100 K steps of 256) takes about a second, the draws after it microseconds.
     """
 
+    name = "a mixture"
     endless = True
 
     def __init__(self, sources: Sequence[Source], weights: Sequence[float], seed: int = 0) -> None:
@@ -41,14 +41,6 @@ class Mixture(Source):
         self._orders = [Order.of(source, scramble(self._key ^ number)) for number, source in enumerate(sources, 1)]
         self._counts = [np.zeros(len(sources), dtype=np.int64)]  # draws from each source before each block
         self._block: tuple[int, np.ndarray] = (-1, np.empty(0))  # the block read last
-
-    def describe(self) -> str:
-        parts = (f"{weight:.1%} {source.describe()}" for weight, source in zip(self.weights, self.sources, strict=True))
-        return f"mixture of {' + '.join(parts)}"
-
-    def captions(self) -> Iterator[str]:
-        """Those of every part, whatever its weight."""
-        return chain(*[source.captions() for source in self.sources])
 
     def locate(self, index: int) -> tuple[Source, int]:
         number, rank = self.pick(index)

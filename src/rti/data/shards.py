@@ -6,7 +6,7 @@ import hashlib
 import os
 import tarfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +25,7 @@ PICTURE, WORDS, RECORD, LABEL = range(4)
 _MEMBERS = ("picture", "txt or json", "json", "cls")
 _ENDINGS = dict.fromkeys(ENDINGS, PICTURE) | {".txt": WORDS, ".json": RECORD, ".cls": LABEL}
 _WORTH_KEEPING = 1000  # examples, which take about a tenth of a second to index
-_VERSION = 2  # of the kept index: count up when the grouping changes
+_VERSION = 3  # of the kept index: count up when the grouping changes
 _NEEDED = {"text": "captions (txt or json)", "labels": "classes (cls)", None: "captions (txt or json) or classes (cls)"}
 
 
@@ -41,9 +41,8 @@ class ShardSource(PictureSource):
     ) -> None:
         self.paths = [fetch(address) for address in addresses]
         indexed = [load_index(path) for path in self.paths]
-        self.cut_short = sum(not complete for _, complete in indexed)
-        self.members = np.concatenate([members for members, _ in indexed])  # (n, 4, 2), see index_tar
-        self.first = np.cumsum([0, *(len(members) for members, _ in indexed)])  # first example of each shard
+        self.members = np.concatenate(indexed)  # (n, 4, 2), see index_tar
+        self.first = np.cumsum([0, *map(len, indexed)])  # first example of each shard
         # As wanted, or as more examples have. A json may hold anything: it decides only when alone.
         pictures, words, records, labels = (self.members[:, :, 0] >= 0).sum(axis=0).tolist()
         chosen = kind or ("labels" if labels > words else "text")
@@ -85,10 +84,6 @@ class ShardSource(PictureSource):
         except OSError as error:
             raise BrokenExample(f"cannot read {path} ({error.strerror or error})") from None
 
-    def describe(self) -> str:
-        torn = f", {self.cut_short} cut short" if self.cut_short else ""
-        return f"{super().describe()} in {len(self.paths)} shards{torn}"
-
 
 class RemoteShards(Source):
     """Many shards from elsewhere, each loaded when its turn comes: a run begins when the first four are here.
@@ -108,12 +103,6 @@ class RemoteShards(Source):
         self._span = range(0)  # the indices of the window that is open
         self._enter(0)
         self.kind = self._window.kind
-
-    def describe(self) -> str:
-        return f"{self.name}: {len(self.addresses)} shards, loaded in turn"
-
-    def captions(self) -> Iterator[str]:
-        return ShardSource(self.name, self.addresses, self.size, kind=self.kind).captions()
 
     def locate(self, index: int) -> tuple[Source, int]:
         self.check_index(index)
@@ -142,7 +131,7 @@ class RemoteShards(Source):
 
     def _length(self, address: str) -> int:
         if address not in self._lengths:
-            self._lengths[address] = len(load_index(fetch(address))[0]) * (2 if self.flip else 1)
+            self._lengths[address] = len(load_index(fetch(address))) * (2 if self.flip else 1)
         return self._lengths[address]
 
 
@@ -152,54 +141,50 @@ def _load_ahead(addresses: list[str]) -> None:
             fetch(address, quiet=True)
 
 
-def load_index(path: str | Path) -> tuple[np.ndarray, bool]:
+def load_index(path: str | Path) -> np.ndarray:
     """`index_tar`, kept in the cache folder for large shards as long as the file's size and time stay the same."""
     require_regular(Path(path))  # a pipe would block, and one cannot seek in it
     status = os.stat(path)
     identity = f"{_VERSION} {os.path.abspath(path)} {status.st_size} {status.st_mtime_ns}"
     kept = cache_folder() / "indexes" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.npz"
     with suppress(Exception), np.load(kept, allow_pickle=False) as arrays:  # not there, or damaged in one of many ways
-        return arrays["members"], bool(arrays["complete"])
-    members, complete = index_tar(path)
+        return arrays["members"]
+    members = index_tar(path)
     if len(members) >= _WORTH_KEEPING:
         # Where the cache cannot be written, shards are indexed anew each time.
         with suppress(InputError), whole_file(kept, shared=True) as temporary, temporary.open("wb") as file:
-            np.savez(file, members=members, complete=complete)
-    return members, complete
+            np.savez(file, members=members)
+    return members
 
 
-def index_tar(path: str | Path) -> tuple[np.ndarray, bool]:
-    """The examples of a shard, and whether the tar ends as a tar should.
+def index_tar(path: str | Path) -> np.ndarray:
+    """The examples of a shard: offset and size in bytes of each one's members, (n, 4, 2) int64, offset -1 for none.
 
-    Offset and size in bytes of each example's members: (n, 4, 2) int64, offset -1 where there is none. Members with the
-    same path up to the first dot of the file name are one example (webdataset's rule), also when others lie between
-    them. A name that comes again begins a new example. Groups without a picture are no examples; members other than
-    pictures, txt, json and cls are never read, so nothing is ever unpickled.
+    Members with the same path up to the first dot of the file name are one example (webdataset's rule), also when
+    others lie between them. A name that comes again begins a new example. Groups without a picture are no examples;
+    members other than pictures, txt, json and cls are never read, so nothing is ever unpickled.
 
     A shard that was cut short is used as far as it goes: what lies past the end of the file is found broken when read.
     """
     groups: list[list[tuple[int, int]]] = []
     current: dict[str, list[tuple[int, int]]] = {}
     try:
-        with tarfile.open(path, "r:") as tar:  # the colon refuses compressed tars, in which one cannot seek
-            with suppress(tarfile.TarError, OSError, ValueError):
-                while (member := tar.next()) is not None:
-                    tar.members.clear()  # else every header would be kept
-                    folder, _, file = member.name.rpartition("/")
-                    stem, _, ending = file.partition(".")
-                    place = _ENDINGS.get("." + ending.lower())
-                    if not stem or place is None or not member.isreg() or member.issparse():
-                        continue
-                    key = f"{folder}/{stem}"
-                    if key not in current or current[key][place][0] >= 0:
-                        current[key] = [(-1, 0)] * 4
-                        groups.append(current[key])
-                    current[key][place] = (member.offset_data, member.size)
-            # tarfile stops at a damaged header as it does at the end; the end is a block of zeros.
-            tar.fileobj.seek(tar.offset)
-            complete = tar.fileobj.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
+        # The colon refuses compressed tars, in which one cannot seek.
+        with tarfile.open(path, "r:") as tar, suppress(tarfile.TarError, OSError, ValueError):
+            while (member := tar.next()) is not None:
+                tar.members.clear()  # else every header would be kept
+                folder, _, file = member.name.rpartition("/")
+                stem, _, ending = file.partition(".")
+                place = _ENDINGS.get("." + ending.lower())
+                if not stem or place is None or not member.isreg() or member.issparse():
+                    continue
+                key = f"{folder}/{stem}"
+                if key not in current or current[key][place][0] >= 0:
+                    current[key] = [(-1, 0)] * 4
+                    groups.append(current[key])
+                current[key][place] = (member.offset_data, member.size)
     except (tarfile.TarError, OSError, EOFError) as error:
         size = f"{os.path.getsize(path)} bytes"
         raise InputError(f"shard {path} ({size}) is not an uncompressed tar file ({first_line(error)})") from None
     whole = [group for group in groups if group[PICTURE][0] >= 0]
-    return np.array(whole, dtype=np.int64).reshape(-1, 4, 2), complete
+    return np.array(whole, dtype=np.int64).reshape(-1, 4, 2)

@@ -38,6 +38,7 @@ class Source(ABC):
     An endless source has no epochs and is in random order already: it is read at index = training position.
     """
 
+    name = "a source"
     kind: str
     endless = False
 
@@ -49,9 +50,9 @@ class Source(ABC):
         part, inner = self.locate(index)
         return part[inner]
 
-    @abstractmethod
     def describe(self) -> str:
-        """One line for logs and error messages."""
+        """One line for error messages."""
+        return self.name
 
     def locate(self, index: int) -> tuple[Source, int]:
         """The source that holds the example, and its index there; a source made of others points into its parts."""

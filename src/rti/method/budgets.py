@@ -79,6 +79,5 @@ def parse_budget(text: str | None) -> Any:
             return float(word[:-1]) / 100
         return float(word) if any(sign in word for sign in ".en") else int(word)
     except ValueError:
-        raise InputError(
-            f"budget {text!r} is not usable; allowed: a number of regions, a share such as 0.25, dense"
-        ) from None
+        allowed = "a number of regions, a share such as 0.25, dense"
+        raise InputError(f"budget {text!r} is not usable; allowed: {allowed}") from None

@@ -67,9 +67,8 @@ class ReductionConfig:
         known = {field.name for field in fields(cls)}
         unknown = sorted(map(str, set(values) - known))
         if unknown:
-            raise InputError(
-                f"unknown fields of {cls.__name__}: {', '.join(unknown)}; allowed: {', '.join(sorted(known))}"
-            )
+            allowed = ", ".join(sorted(known))
+            raise InputError(f"unknown fields of {cls.__name__}: {', '.join(unknown)}; allowed: {allowed}")
         if "core" not in values:
             raise InputError(f"{cls.__name__} needs core, the first and last block of the core")
         return cls(**values)

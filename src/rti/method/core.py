@@ -45,9 +45,7 @@ class CompressedCore(nn.Module):
         of text regions; None leaves the text as it is, or as `prepare` has made it.
         """
         if torch.compiler.is_compiling() and (isinstance(budget, float) or isinstance(text_budget, float)):
-            raise InputError(
-                "under torch.compile give the budget as a whole number; a share would compile anew each time"
-            )
+            raise InputError("under torch.compile a budget is a whole number; a share would compile anew each time")
         backbone, (first, last) = self._attached(), self.config.core
         budget = resolve_budget(budget, backbone.patches)
         tokens = self._prelude(x, t, condition, text_budget)

@@ -5,14 +5,13 @@ Every order comes with its inverse: `x[:, order][:, inverse] == x` for row-major
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
 import torch
 
-from rti.errors import InputError, check_choice
+from rti.errors import InputError, check_choice, check_whole
 
 MOST_PATCHES = 2**20  # the walk over more takes minutes
 
@@ -24,8 +23,7 @@ def order(name: str, height: int, width: int) -> tuple[torch.Tensor, torch.Tenso
     """
     check_choice("order", name, ORDERS)
     for side, value in (("height", height), ("width", width)):
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-            raise InputError(f"{side} of the grid must be a whole number of at least 1, got {value!r}")
+        check_whole(f"{side} of the grid", int(value) if isinstance(value, np.integer) else value)
     if int(height) * int(width) > MOST_PATCHES:
         raise InputError(f"a grid of {height} x {width} patches is too large; allowed: {MOST_PATCHES:,} patches")
     walk = torch.tensor(_walk(name, int(height), int(width)))

@@ -13,11 +13,11 @@ import torch
 from rti import cost
 from rti.adapter import load_weights
 from rti.backbones.base import Backbone
+from rti.checkpoint import require_match
 from rti.data import open_data
 from rti.elastic import attach
 from rti.errors import InputError, check_choice
-from rti.files import in_one_line, read_json, write_whole
-from rti.hub import is_repository_name
+from rti.files import in_one_line, is_repository_name, read_json, write_whole
 from rti.loading import FAMILIES, build, load_backbone
 from rti.method.budgets import resolve_budget
 from rti.method.config import ReductionConfig, check_all_finite
@@ -179,9 +179,7 @@ def start_from(backbone: Backbone, encoder: TextEncoder | None, folder: Path) ->
         {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
         for model in (backbone, saved)
     )
-    wrong = [name for name, value in theirs.items() if name not in ours or ours[name].shape != value.shape]
-    if wrong or len(ours) != len(theirs):
-        raise InputError(f"{folder} has other sizes than the model to be trained{': ' + wrong[0] if wrong else ''}")
+    require_match(ours, theirs, str(folder))
     for name, value in theirs.items():
         ours[name].copy_(value)
     if isinstance(encoder, torch.nn.Module):
@@ -205,8 +203,7 @@ def describe(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
 
     # Forward, and as much again for the gradients of the activations; the frozen weights get none.
     step = 2 * sum(map(flops, config.budgets)) / len(config.budgets)
-    estimated = module.uses_estimate and config.estimate == "pass"
-    estimate = (1 - config.blind) * flops(config.estimate_budget or min(config.budgets)) if estimated else 0.0
+    estimate = (1 - config.blind) * flops(config.estimate_budget or min(config.budgets)) * module.uses_estimate
     return json.loads(json.dumps(asdict(config) | {"reduction": reduction.to_dict()})) | {
         "parameters": parameters,
         "trainable": trainable,

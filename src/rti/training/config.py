@@ -10,7 +10,7 @@ from rti.method.config import setting
 from rti.presets import SCENES_TRAINING, find_preset
 
 PRECISIONS, TRACKERS, OPTIMISERS = ("no", "bf16", "fp16"), ("tensorboard", "wandb", "none"), ("muon", "adamw")
-ESTIMATES, DTYPES = ("pass", "blur"), ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +66,8 @@ class RunConfig:
         """How many micro-batches make a step, so that the global batch is the same on any number of processes."""
         together = self.batch_per_device * processes
         if self.batch % together:
-            raise InputError(
-                f"batch {self.batch} does not divide into {processes} processes of {self.batch_per_device} examples"
-            )
+            each = f"{processes} processes of {self.batch_per_device} examples"
+            raise InputError(f"batch {self.batch} does not divide into {each}")
         return self.batch // together
 
     def shares(self, process: int, processes: int) -> list[range]:
@@ -86,7 +85,7 @@ class RunConfig:
 # What may differ when a run goes on.
 FREE = {"output", "steps", "cooldown", "workers", "batch_per_device", "gradient_checkpointing", "compile", "keep"}
 FREE |= {"log_with", "log_every", "save_every", "sample_every", "sample_count", "sample_steps"}
-GONE = {"evaluate_every", "evaluate_images", "text_cache"}  # of runs from before these were taken out
+GONE = {"evaluate_every", "evaluate_images", "text_cache", "estimate"}  # of runs from before these were taken out
 FREE |= GONE
 
 
@@ -97,8 +96,7 @@ class TrainConfig(RunConfig):
     budgets: tuple[int, ...] = setting(least=1, help="Regions to serve; each step draws one of them.")
     init: str | None = setting(None, help="random: random weights, to try the machinery.")
     dtype: str = setting("float32", among=DTYPES, help="Of the frozen weights; what trains is always float32.")
-    estimate: str = setting("pass", among=ESTIMATES, help="To cut by: a pass of the model, or a blur of the picture.")
-    estimate_budget: int | None = setting(None, least=1, help="Regions of that pass; none: the smallest budget.")
+    estimate_budget: int | None = setting(None, least=1, help="Regions of the pass to cut by; none: the fewest.")
     blind: float = setting(0.1, least=0, most=1, help="Share of steps without one, as at a sampler's first step.")
     text_budgets: tuple[int, ...] = setting((), least=1, help="Text regions, one drawn a step; none: all of the text.")
     full_text: float = setting(0.25, least=0, most=1, help="Share of steps with all of the text, beside text budgets.")

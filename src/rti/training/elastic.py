@@ -40,10 +40,10 @@ class Dial(NamedTuple):
 class ElasticObjective(nn.Module):
     """What a step computes; the part that a distributed wrapper goes around.
 
-    `estimate_budget` is that of the pass that makes the estimate; None takes a blur of the clean image instead.
+    `estimate_budget` is that of the pass that makes the estimate.
     """
 
-    def __init__(self, model: ElasticModel, estimate_budget: int | None):
+    def __init__(self, model: ElasticModel, estimate_budget: int):
         super().__init__()
         self.model, self.estimate_budget = model, estimate_budget
         # accelerate shards a model by the classes it names here.
@@ -67,24 +67,8 @@ class ElasticObjective(nn.Module):
     ) -> torch.Tensor:
         """The clean image as the model would have seen it a few sampling steps earlier, with the same noise."""
         t = (draws.t - draws.earlier).clamp_min(0.0)
-        if self.estimate_budget is None:
-            backbone = self.model.backbone
-            return blur(images, backbone.patch_size * backbone.flow.noise_scale * (1 - t) / (2 * t.clamp_min(0.02)))
         x = interpolate(images, noise, t)
         return self.model(x, t, condition, budget=self.estimate_budget, text_budget=text_budget)
-
-
-def blur(images: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
-    """Each image under a Gaussian of its own width in pixels, at most an eighth of the image; edges wrap around.
-
-    (B, C, H, W), (B,) -> (B, C, H, W). It stands in for a model's estimate: what noise hides, the blur hides.
-    """
-    height, side = images.shape[-2:]
-    rows = torch.fft.fftfreq(height, device=images.device)[:, None]
-    columns = torch.fft.rfftfreq(side, device=images.device)[None]
-    width = width.clamp(max=min(height, side) / 8).view(-1, 1, 1, 1)
-    response = torch.exp(-2 * (torch.pi * width) ** 2 * (rows**2 + columns**2))
-    return torch.fft.irfft2(torch.fft.rfft2(images.float()) * response, s=(height, side))
 
 
 class Adaptation(Task):
@@ -95,8 +79,7 @@ class Adaptation(Task):
     def __init__(self, config: TrainConfig, model: ElasticModel, stream: Stream, encoder: TextEncoder | None = None):
         super().__init__(config, model, stream, encoder)
         self.budgets = tuple(sorted(config.budgets, reverse=True))
-        budget = (config.estimate_budget or min(config.budgets)) if config.estimate == "pass" else None
-        self.module = ElasticObjective(model, budget)
+        self.module = ElasticObjective(model, config.estimate_budget or min(config.budgets))
         if config.compile:
             model.backbone.compile_repeated_blocks(dynamic=True)  # or each budget would compile anew
         for parameter in model.trainable_parameters().values():

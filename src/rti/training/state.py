@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from rti.errors import InputError, check_whole
-from rti.files import first_line, read_json, sync_folder
+from rti.files import first_line, in_one_line, read_json, sync_folder
 
 
 class CannotSave(Exception):
@@ -39,10 +39,8 @@ def hold(run: Path) -> Any:
     from filelock import FileLock, Timeout  # comes with huggingface_hub
 
     lock = FileLock(run / LOCK, timeout=0)
-    try:
+    with in_one_line(f"cannot write to {run}"):
         run.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write to {run}: {first_line(error)}") from None
     try:
         lock.acquire()
     except Timeout:

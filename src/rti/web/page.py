@@ -1,17 +1,16 @@
-"""The page of `rti web`: two tabs, one over a `Studio`. Nothing on it asks another machine for anything."""
+"""The page of `rti web`, over a `Studio`. Nothing on it asks another machine for anything.
+
+Visitors may send small requests, to the addresses the page uses, that name nothing outside this machine.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rti.errors import InputError
-from rti.images import draw_regions
-from rti.lab.probes.photograph import cut_photograph, load_photograph
 from rti.method.budgets import resolve_budget
-from rti.method.config import CUT_NAMES
 from rti.web.studio import LARGEST_SEED, LONGEST_PROMPT, MOST_STEPS, STEPS, Studio
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
@@ -20,9 +19,9 @@ os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "100"  # of its own monitor, which h
 try:
     import gradio
     from gradio_client.utils import is_file_obj_with_meta, traverse
+    from starlette.exceptions import HTTPException
     from starlette.middleware import Middleware
-
-    from rti.web.guard import LARGEST_UPLOAD, Guard, is_outside
+    from starlette.responses import PlainTextResponse
 except ImportError:
     raise InputError("the page needs gradio, which is not here: pip install 'region-tokens[demo]'") from None
 
@@ -34,7 +33,44 @@ CSS = """
 """
 LOOK = dict(interactive=False, format="png", buttons=["download"], height=380)  # of every picture
 VISITORS = 64  # in line at most, and whose last settings are held: the next takes the oldest's place
-KEPT_SECONDS = 1800  # pictures and uploads that nobody asks for
+KEPT_SECONDS = 1800  # pictures that nobody asks for
+LARGEST_REQUEST = 32 * 2**10  # bytes: the longest prompt takes 12 KB, all its characters escaped
+# What a page asks of Gradio by POST; it could do more, such as start ffmpeg.
+POSTS = ("/queue/join", "/cancel", "/reset", "/run/", "/call/")
+# A browser that obeys this cannot be made to fetch from elsewhere, whatever a library would like.
+POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
+
+
+class Guard:
+    """Refuses other requests, and adds the policy to every answer. Plain ASGI, so that answers stream."""
+
+    def __init__(self, app: Any):
+        self.app = app
+
+    async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
+        path, received = scope.get("path", ""), 0
+
+        async def counted() -> dict:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > LARGEST_REQUEST:
+                raise HTTPException(413, f"Longer than the maximum allowed size of {LARGEST_REQUEST:,} bytes.")
+            return message
+
+        async def with_policy(message: dict) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (b"content-security-policy", POLICY)]}
+            await send(message)
+
+        unused = scope.get("method") == "POST" and not any(part in path for part in POSTS)
+        app = PlainTextResponse("Not on this page.", 403) if unused or is_outside(path) else self.app
+        await app(scope, counted, with_policy)
+
+
+def is_outside(path: str) -> bool:
+    """Whether a file's address is that of another machine, which Gradio would look up."""
+    return "://" in path or "/proxy=" in path
 
 
 class _Page(gradio.Blocks):
@@ -43,7 +79,7 @@ class _Page(gradio.Blocks):
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *rest: Any, **options: Any) -> Any:
         def refuse(file: dict[str, Any]) -> None:
             if is_outside(file["path"]):
-                raise gradio.Error("Files are uploaded, not fetched from an address.", print_exception=False)
+                raise gradio.Error("Files are not fetched from an address.", print_exception=False)
 
         traverse(inputs, refuse, is_file_obj_with_meta)
         return await super().preprocess_data(block_fn, inputs, *rest, **options)
@@ -53,14 +89,11 @@ def build_page(studio: Studio) -> gradio.Blocks:
     """The page; `launch` serves it."""
     with _Page(title=TITLE, analytics_enabled=False, delete_cache=(1 + KEPT_SECONDS // 10, KEPT_SECONDS)) as page:
         gradio.Markdown(f"# {TITLE}")
-        with gradio.Tab("Draw"):
-            _draw_tab(studio)
-        with gradio.Tab("Your photograph"):
-            _photograph_tab()
-    return page.queue(max_size=VISITORS, default_concurrency_limit=1)  # one picture, one photograph at a time
+        _fill(studio)
+    return page.queue(max_size=VISITORS, default_concurrency_limit=1)  # one picture at a time
 
 
-def _draw_tab(studio: Studio) -> None:
+def _fill(studio: Studio) -> None:
     model, words, examples = studio.backbone, studio.text_tokens, studio.examples
     with gradio.Row(equal_height=True):
         about = dict(scale=6, elem_id="subject")
@@ -93,75 +126,25 @@ def _draw_tab(studio: Studio) -> None:
         try:
             yield from studio.draw(*values)
         except InputError as error:
-            yield {status: _sentence(str(error))}  # what was drawn before stays
+            text = str(error)
+            yield {status: f"{text[:1].upper()}{text[1:]}."}  # what was drawn before stays
 
-    drawing = gradio.on(
-        [go.click, subject.submit],
-        generate,
-        inputs,
-        [dense, region, overlay, status],
-        api_name="generate",
-        show_progress="minimal",
-        show_progress_on=status,
-    )
+    shown = dict(api_name="generate", show_progress="minimal", show_progress_on=status)
+    drawing = gradio.on([go.click, subject.submit], generate, inputs, [dense, region, overlay, status], **shown)
     hidden = dict(queue=False, show_progress="hidden", api_visibility="private")
     stop.click(None, cancels=[drawing], **hidden)
     drawing.failure(lambda: "Stopped.", None, status, **hidden)  # which to Gradio is also what was cancelled
 
 
-def _photograph_tab() -> None:
-    gradio.Markdown("The regions of a photograph, by the pixels of its patches; no model is asked.")
-    with gradio.Row():
-        with gradio.Column(scale=2, min_width=280):
-            file = gradio.File(label="A photograph: PNG, JPEG, WebP", elem_id="photograph")
-            share = gradio.Slider(1, 100, 25, step=1, label="Budget: regions, % of the patches", elem_id="share")
-            cuts = gradio.Radio(CUT_NAMES, value="merge", label="Rule that places the cuts")
-        with gradio.Column(scale=5):
-            picture = gradio.Image(label="Its regions", elem_id="cut", **LOOK)
-            status = gradio.Markdown(elem_id="cut_status")
-
-    def cut(path: str | None, share: float, cuts: str) -> tuple:
-        if path is None:
-            return None, "Upload a photograph first."
-        try:
-            photograph, grid = load_photograph(path, 512, 16)
-            budget = resolve_budget(share / 100, grid[0] * grid[1])
-            found = cut_photograph(photograph, grid, 16, budget, cuts, "hilbert")
-        except InputError as error:
-            return None, _sentence(str(error).replace(path, Path(path).name))  # where it lies is nobody's business
-        kept, even = 100 * found.retained, 100 * found.retained_by_even_cuts
-        text = f"{budget} regions of {grid[0] * grid[1]} patches; the largest has {found.largest} patches, "
-        text += f"{found.singles} have one. They keep {kept:.1f} % of the pixels' variance, even cuts {even:.1f} %."
-        return draw_regions(photograph, found.regions, grid), text
-
-    changes = [file.change, share.release, cuts.change]
-    gradio.on(changes, cut, [file, share, cuts], [picture, status], show_progress="minimal", api_name="cut")
-
-
-def _sentence(text: str) -> str:
-    """An error as a visitor reads it."""
-    return f"{text[:1].upper()}{text[1:]}."
-
-
 def launch(page: gradio.Blocks, host: str | None = "127.0.0.1", port: int | None = None) -> str:
     """Serve the page in the background: its address. Host None leaves it to GRADIO_SERVER_NAME, as on a Space."""
     fonts = dict(font=["ui-sans-serif", "system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+    theme = gradio.themes.Default(**fonts)  # the usual ones come from another machine
+    options = dict(share=False, quiet=True, prevent_thread_lock=True, ssr_mode=False, enable_monitoring=False)
+    options |= dict(footer_links=[], state_session_capacity=VISITORS, theme=theme, css=CSS)
+    options["app_kwargs"] = {"middleware": [Middleware(Guard)]}
     try:
-        _, address, _ = page.launch(
-            server_name=host,
-            server_port=port,
-            share=False,
-            quiet=True,
-            prevent_thread_lock=True,
-            ssr_mode=False,
-            enable_monitoring=False,
-            footer_links=[],
-            max_file_size=LARGEST_UPLOAD,
-            state_session_capacity=VISITORS,
-            theme=gradio.themes.Default(**fonts),  # the usual ones come from another machine
-            css=CSS,
-            app_kwargs={"middleware": [Middleware(Guard)]},
-        )
+        _, address, _ = page.launch(server_name=host, server_port=port, **options)
     except OSError as error:
         raise InputError(f"cannot serve on {host}, port {port or 'any from 7860 on'}: {error}") from None
     return address

@@ -14,8 +14,7 @@ from PIL import Image
 from torch import nn
 
 from rti.checkpoint import State, fill, read_state
-from rti.files import read_json
-from rti.hub import fetch
+from rti.files import fetch_repository, read_json
 from rti.lab.pictures.folder import Entry
 from rti.lab.pictures.scorers.clip import clip_pixels, load
 from rti.lab.pictures.scorers.results import prompts_of
@@ -80,7 +79,7 @@ class ImageReward(nn.Module):
         """From the hub or a folder: ImageReward.pt and med_config.json; only tensors are read of the former."""
         words, folder = load("AutoTokenizer", tokenizer), Path(source).expanduser()
         if not folder.is_dir():
-            folder = fetch(source, [WEIGHTS, CONFIG])
+            folder = fetch_repository(source, [WEIGHTS, CONFIG])
         file = folder / WEIGHTS
         model = cls.from_state(read_state(file)[0], read_json(folder / CONFIG), str(file)).to(device)
         model.tokenizer = words
