@@ -18,7 +18,8 @@ from rti.data.source import KINDS, Size, Source
 from rti.errors import InputError, check_choice, check_switch, check_whole
 
 FORMS = (
-    "scenes, scenes:TASK, photographs:FOLDER[:held-out], a folder of pictures, .tar shards (file, folder, {000..009} pattern, http(s)://, hf://, "
+    "scenes, scenes:TASK, photographs:FOLDER[:held-out], a folder of pictures, "
+    ".tar shards (file, folder, {000..009} pattern, http(s)://, hf://, "
     "s3:// or gs://), hf:NAME[:split], or several of these as A@WEIGHT,B@WEIGHT"
 )
 _MOST_NAMES = 1_000_000  # of one pattern; a typing error in a range must not fill the memory
