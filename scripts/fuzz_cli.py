@@ -54,7 +54,6 @@ COMMANDS = {
     "study": (("study.json", "-o", "study", "--dry-run"), ("--kinds", "x")),
     "generate": (("jit", "--prompts", "classes", "--count", "2", "-o", "out", *JIT), ("--budget", "8")),
     "compare": (("run", "run", "--resamples", "10"), ()),
-    "demo": (("--steps", "1", "--passes", "1"), ("--budget", "0")),
     "web": (("jit",), ("--port", "0")),
     "train": (("jit", "--data", "scenes", "--output", "out", "--dry-run"), ("--steps", "0")),
     "pretrain": (("scenes-jit", "--output", "out", "--steps", "1"), ("--batch", "0")),
@@ -82,7 +81,7 @@ COMMANDS = {
     "figure steps": (("run",), ("-o", "x.txt")),
     "figure walks": ((), ("-o", "x.txt")),
 }
-ALWAYS = ("demo", "web", "pretrain")  # end before the work in every case: it would take too long, or not end
+ALWAYS = ("web", "pretrain")  # end before the work in every case: it would take too long, or not end
 
 
 class TooLong(BaseException):

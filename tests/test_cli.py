@@ -129,6 +129,26 @@ def test_sample_puts_budgets_and_labels_side_by_side(capsys, tmp_path):
         assert picture.height > 3 * 512
 
 
+def test_sample_draws_the_regions_of_one_budget_below_its_row(capsys, tmp_path, monkeypatch):
+    from rti import images
+
+    sheets, whole = [], images.contact_sheet
+    monkeypatch.setattr(images, "contact_sheet", lambda *given: sheets.append(given) or whole(*given))
+    draw = ("sample", "--model", DATA / "jit-tiny", "--labels", "1,2", "--steps", 1, "--untrained", "--seed", 3)
+    draw = (*draw, "--budget", "dense,16,0.5", "-o", tmp_path / "sample.png")
+    plain, marked = (run_json(capsys, *draw, *more) for more in ((), ("--regions-of", "25%")))
+    assert [row["budget"] for row in marked["rows"]] == [row["budget"] for row in plain["rows"]] == ["dense", 16, 32]
+    (before, *_), (rows, labels, _) = sheets
+    assert labels == ["dense", "R = 16", "its 16\nregions", "R = 32"]
+    pixels = [[picture.tobytes() for picture in row] for row in rows]
+    assert pixels[:2] + pixels[3:] == [[picture.tobytes() for picture in row] for row in before]
+    assert (rows[2][0].size, len(rows[2])) == (rows[1][0].size, 2)
+    assert pixels[2] != pixels[1]
+    for wrong in ("8", "dense", "many"):
+        code, _, err = run(capsys, *draw, "--regions-of", wrong)
+        assert (code, wrong in err) == (2, True)
+
+
 def test_sample_uses_a_saved_adapter(capsys, tmp_path):
     import rti
     from tiny import randomise_trainable
@@ -274,7 +294,7 @@ def test_a_budget_may_be_spelt_both_ways_in_every_command(capsys):
     spelt = [
         {"--budget", "--budgets"} & {*option.opts} for one in walk(typer.main.get_command(app)) for option in one.params
     ]
-    assert [len(names) for names in spelt if names] == [2] * 16
+    assert [len(names) for names in spelt if names] == [2] * 15
     assert run_json(capsys, "info", "jit-b16", "--budgets", "64")["budget"] == 64
     assert run_json(capsys, "flops", "jit-b16", "--budget", "64")["rows"][0]["budget"] == 64
 
@@ -349,7 +369,7 @@ def test_help_answers_without_importing_torch():
 
 
 def test_every_command_teaches_its_options(capsys):
-    for command in ("sample", "regions", "info", "flops", "bench", "study", "demo"):
+    for command in ("sample", "regions", "info", "flops", "bench", "study"):
         code, out, _ = run(capsys, command, "--help")
         assert code == 0
         assert "--json" in out

@@ -167,7 +167,7 @@ def forked(monkeypatch):
 def test_jobs_wait_for_what_they_need_and_fail_with_it(tmp_path, forked):
     jobs = [info("a"), info("b", "train-a"), info("bad", model="no-such-model"), info("after", "train-bad")]
     jobs.append(info("last", "train-after"))
-    failed = run_jobs(tmp_path, jobs, workers=2)
+    failed = run_jobs(tmp_path, jobs)
     assert failed == ["train-bad", "train-after", "train-last"]
     records = Records(tmp_path)
     assert records.of(jobs[1])["result"]["model"] == "jit-b16"
@@ -179,21 +179,18 @@ def test_jobs_wait_for_what_they_need_and_fail_with_it(tmp_path, forked):
     assert (tmp_path / "records.jsonl").read_text() == before
 
 
-def test_jobs_share_the_cores_unless_the_user_has_said_how_many_threads(tmp_path, monkeypatch):
+def test_jobs_are_commands_of_this_python_and_timings_come_last(tmp_path, monkeypatch):
     started, start = [], subprocess.Popen
 
-    def stand_in(command, env, **rest):
-        assert command == [sys.executable, "-m", "rti", "info", "jit-b16", "--json"]
-        started.append(env["OMP_NUM_THREADS"])
-        return start([sys.executable, "-c", "print({})"], env=env, **rest)
+    def stand_in(command, **rest):
+        started.append(command)
+        return start([sys.executable, "-c", "print({})"], **rest)
 
     monkeypatch.setattr(subprocess, "Popen", stand_in)
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    run_jobs(tmp_path, [info("a"), info("b", "train-a", kind="time")], workers=2)
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    run_jobs(tmp_path, [info("c")], workers=2)
-    assert started == ["4", "8", "3"]
+    jobs = [info("a", kind="time", model="jit-l16"), info("b"), info("c", "train-b", model="jit-h16")]
+    assert run_jobs(tmp_path, jobs) == []
+    assert [command[:4] for command in started] == [[sys.executable, "-m", "rti", "info"]] * 3
+    assert [command[4] for command in started] == ["jit-b16", "jit-h16", "jit-l16"]
 
 
 def test_what_is_gone_is_made_again_only_if_something_needs_it(tmp_path, monkeypatch, forked):
@@ -480,13 +477,14 @@ def test_a_tiny_study_runs_is_interrupted_and_goes_on(tmp_path, capsys, forked):
 def test_a_job_that_is_just_starting_when_the_study_is_stopped_is_stopped_too(tmp_path, monkeypatch):
     """Else it would go on alone, and stand in the way of the same command."""
     sent = []
-    process = SimpleNamespace(poll=lambda: None, send_signal=sent.append, wait=lambda: None)
+    process = SimpleNamespace(poll=lambda: -15 if sent else None, send_signal=sent.append, returncode=-15)
+    process.wait = process.poll
 
-    def start(*_):
+    def start(*_, **__):
         os.kill(os.getpid(), signal.SIGTERM)
         return process
 
-    monkeypatch.setattr("rti.lab.study.run._start", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
     with pytest.raises(KeyboardInterrupt):
         run_jobs(tmp_path, [Job("time", "ours", ("info", "scenes"))])
     assert sent == [signal.SIGTERM]

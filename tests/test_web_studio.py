@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ import torch
 import rti
 from rti import shipped
 from rti.images import draw_regions, enlarge
+from rti.lab.scenes import encode
 from rti.method.reductions.skip import SkipConfig
 from rti.pipeline import Pipeline
-from rti.web.studio import LONGEST_PROMPT, Studio
+from rti.web.studio import LONGEST_PROMPT, PROMPTS, Studio
 from test_probes import make_pipe
 from test_shipped import made as made  # the fixture
 from tiny import CORE, make_backbone, randomise_trainable, refused
@@ -29,6 +31,13 @@ def studio(made):
 
 def last_of(studio: Studio, *values, **options):
     return list(studio.draw(*values, **options))[-1]
+
+
+def test_the_prompts_are_in_the_vocabulary_and_those_of_make_demo():
+    makefile = (Path(__file__).parents[1] / "Makefile").read_text()
+    for prompt in PROMPTS:
+        encode(prompt, 64)
+        assert f"'{prompt}'" in makefile
 
 
 def test_both_pictures_are_those_of_the_pipeline_from_the_same_noise(studio):

@@ -14,7 +14,6 @@ import rti.cli.figure_data  # noqa: F401  adds commands to rti figure
 from rti import __version__
 from rti.cli.bench import bench
 from rti.cli.compare import compare
-from rti.cli.demo import demo
 from rti.cli.eval import evaluations
 from rti.cli.figure import figures
 from rti.cli.generate import generate
@@ -41,7 +40,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Region tokens for pixel-space diffusion transformers: one checkpoint, every compute budget.",
 )
-for command in (demo, web, sample, regions, info, flops, bench, study, generate, compare):
+for command in (web, sample, regions, info, flops, bench, study, generate, compare):
     app.command()(command)
 for command in (train, pretrain):
     app.command(cls=SettingsCommand)(command)

@@ -34,6 +34,7 @@ GONE: list[Gone] = [
     Gone("train", "--estimate", "a pass of the model makes the estimate, as it did by default"),
     *(Gone(name, "--text-cache", "captions are encoded as they are read") for name in ("train", "pretrain")),
     *(Gone(name, "--guidance-budget", _GUIDANCE) for name in ("sample", "generate", "bench", "eval scenes")),
+    Gone("study", "--workers", "jobs run one after the other, on all cores"),
     Gone("bench", "--reference", "dense is timed with fused attention alone", False),
     *(Gone(f"figure {name}", "--paper", _PAPER, False) for name in _PROBED),
     *(Gone(f"figure {name}", "--speeds", _SPEEDS) for name in ("frontier", "fid", "steps")),
@@ -44,6 +45,7 @@ GONE: list[Gone] = [
 GONE_COMMANDS = {
     "probe lorenz": "rti probe redundancy measures the detail of the pictures that a model draws",
     "figure lorenz": "rti figure redundancy draws the curve of the pictures that a model draws",
+    "demo": "make demo of a clone draws it; so does rti sample, with --regions-of 64; rti bench scenes times it",
     "encode": "rti train encodes captions as it reads them",
     "scenes": "rti train --data scenes draws the world as it goes, rti generate --prompts scenes takes its captions",
 }

@@ -38,6 +38,7 @@ def sample(
     regions: bool = typer.Option(
         False, "--regions", help="Also draw each row's regions at the last step, into NAME-regions.png."
     ),
+    regions_of: str = typer.Option(None, help="A budget, one of --budget: draw its regions below its row, such as 64."),
     output: Path = typer.Option(
         None, "--output", "-o", help="Where to write the picture. Default: sample.png, or the next free name."
     ),
@@ -64,6 +65,7 @@ def sample(
     import time
 
     import torch
+    from PIL import Image
 
     from rti.elastic import attach
     from rti.images import check_output, contact_sheet, draw_regions, enlarge, save_image
@@ -86,11 +88,17 @@ def sample(
         raise InputError(
             f"budget {budget!r} needs an adapter; give --adapter FOLDER, or --untrained to see one at work"
         )
+    shown = None if regions_of is None else resolve_budget(parse_budget(regions_of), patches)
+    if shown not in {*rows, None}:
+        raise InputError(f"--regions-of {regions_of} is none of the budgets that are drawn; allowed: one of --budget")
     asked = whole_numbers(labels, "labels") if labels else list(prompts)
     names = subject_names(pipe.backbone, asked)
 
-    report, pictures, overlays = [], [], []
-    for row in rows:
+    every_patch = torch.arange(patches).expand(len(names), -1)
+    titles = ["dense" if row is None else f"R = {row}" for row in rows]
+    report, pictures, beside, overlays = [], [], [], []
+    for row, title in zip(rows, titles, strict=True):
+        below = row is not None and row == shown
         with pipe.drawing(row is None, runtime.int8) as drawing:
             started = time.perf_counter()
             result = drawing(
@@ -99,24 +107,27 @@ def sample(
                 num_inference_steps=steps,
                 guidance_scale=guidance,
                 generator=[torch.Generator().manual_seed(seed + index) for index in range(len(names))],
-                return_regions=regions and row is not None,
+                return_regions=below or (regions and row is not None),
                 lenient=lenient,
             )
             seconds = round(time.perf_counter() - started, 3)
         report.append({"budget": "dense" if row is None else row, "seconds": seconds})
         pictures.append([enlarge(picture, 192) for picture in result.images])  # room for the labels
-        if regions:
-            every_patch = torch.arange(patches).expand(len(names), -1)
+        beside.append(title)
+        if regions or below:
             pairs = zip(result.images, every_patch if row is None else result.regions, strict=True)
-            overlays.append([draw_regions(picture, ids, grid) for picture, ids in pairs])
+            overlays.append([draw_regions(*pair, grid) for pair in pairs])
+        if below:
+            size = pictures[0][0].size
+            pictures.append([overlay.resize(size, Image.Resampling.LANCZOS) for overlay in overlays[-1]])
+            beside.append(f"its {row}\nregions")
 
-    titles = ["dense" if row is None else f"R = {row}" for row in rows]
-    where = save_image(contact_sheet(pictures, titles, names), output)
+    where = save_image(contact_sheet(pictures, beside, names), output)
     values = {"output": str(where), "model": model, "subjects": [str(one) for one in asked], "seed": seed}
     if regions:
-        beside = where.with_stem(f"{where.stem}-regions")
-        values["regions"] = str(save_image(contact_sheet(overlays, titles, names), beside))
-        where = f"{where} and {beside}"
+        second = save_image(contact_sheet(overlays, titles, names), where.with_stem(f"{where.stem}-regions"))
+        values["regions"] = str(second)
+        where = f"{where} and {second}"
     title = f"{where}: {counted(len(names), 'picture')} a row"
     show_table(title, ("budget", "seconds"), [[*entry.values()] for entry in report])
     return values | {"rows": report}

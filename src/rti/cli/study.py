@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from rti.cli.options import command, number_option
+from rti.cli.options import command
 from rti.cli.output import say
 from rti.errors import InputError
 
@@ -17,7 +17,6 @@ from rti.errors import InputError
 def study(
     plan: Path = typer.Argument(help="The study's JSON file: model, budgets, rows. See docs/study/study.json."),
     output: Path = typer.Option(..., "--output", "-o", help="Folder of the study; the same command goes on in it."),
-    workers: int = number_option(2, help="Jobs side by side, with the cores shared among them.", most=1024),
     only: str = typer.Option(None, help="Only these rows, such as merge-estimate,gaps."),
     kinds: str = typer.Option(None, help="Only these kinds of jobs (train, loss, pictures, time), and what they need."),
     report: bool = typer.Option(False, "--report", help="Run nothing; write the report of what is done."),
@@ -29,10 +28,10 @@ def study(
 
     All rows share backbone, data, steps, budgets, prompts and noise; only the
     reduction differs. Every job is a command of rti; records.jsonl keeps what
-    each left. Timings run last, with nothing beside them; on a busy machine, leave
-    them for later: --kinds loss,pictures now, --kinds time when it is idle.
-    Interrupted, the same command goes on. Writes results.json (where the first row
-    is also compared with every other), table.md and figures into the folder.
+    each left. Timings run last; on a busy machine, leave them for later: --kinds
+    loss,pictures now, --kinds time when it is idle. Interrupted, the same command
+    goes on. Writes results.json (where the first row is also compared with every
+    other), table.md and figures into the folder.
     """
     from rti.lab.study.plan import choose, read_study
     from rti.lab.study.records import Records
@@ -48,7 +47,7 @@ def study(
             say(f"{'done' if job in done else 'to do'}: {shlex.join(['rti', *job.words(output)])}")
         say(f"{len(done)} of {len(jobs)} jobs are done")
         return {"done": len(done), "jobs": len(jobs)}
-    failed = [] if report else run_jobs(output, jobs, workers)
+    failed = [] if report else run_jobs(output, jobs)
     values = collect(whole, output)
     figures, found = save(values, output), {name: values[name] for name in ("done", "jobs")}
     say(

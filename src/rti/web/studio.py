@@ -15,7 +15,6 @@ from rti import cost
 from rti.errors import InputError, check_whole
 from rti.images import draw_regions, enlarge, to_pil
 from rti.lab.bench.stopwatch import clock
-from rti.lab.demo import PROMPTS
 from rti.lab.probes.trajectory import Hook
 from rti.pipeline import Pipeline
 
@@ -24,6 +23,13 @@ LARGEST_SEED = 2**53  # the largest whole number of a browser
 MOST_STEPS = 200
 STEPS = 25
 SHOWN = 512  # small pictures are enlarged to this
+PROMPTS = (  # to begin with; those of `make demo`
+    "a red star left of a blue circle",
+    "two green triangles",
+    "a yellow ring above a purple square",
+    "an orange cross",
+    "a cyan moon and a pink circle",
+)
 PREVIEW_SECONDS = 0.15  # between two previews: more often than that nobody sees
 
 

@@ -16,7 +16,7 @@ from rti.files import read_json
 from rti.method.reductions import REDUCTIONS
 
 GROUPS = ("main", "component", "order", "core")
-KINDS = ("train", "loss", "pictures", "time")  # of jobs; beside one that times something, no other runs
+KINDS = ("train", "loss", "pictures", "time")  # of jobs
 FOLDER = "{study}"  # stands for the study's folder in commands: it may be copied and moved
 Count = NewType("Count", int)  # of at least 1; other whole numbers are of at least 0
 
