@@ -77,8 +77,6 @@ COMMANDS = {
     "figure overlay": (("jit", "1", *JIT), ("--budget", "8")),
     "figure methods": (("jit", "1", *JIT), ("-o", "x.txt")),
     "figure frontier": (("run",), ("-o", "x.txt")),
-    "figure fid": (("run",), ("-o", "x.txt")),
-    "figure steps": (("run",), ("-o", "x.txt")),
     "figure walks": ((), ("-o", "x.txt")),
 }
 ALWAYS = ("web", "pretrain")  # end before the work in every case: it would take too long, or not end

@@ -139,7 +139,7 @@ def test_the_fid_figure_puts_both_points_of_token_skip_where_the_paper_has_them(
     ]
     named = [f"token skip={row}" for row in skips]
     output = tmp_path / "fid.png"
-    run_json(capsys, "figure", "fid", *rows, *named, "--against", "tokens", "-o", output)
+    run_json(capsys, "figure", "frontier", *rows, *named, "--against", "tokens", "--metrics", "fid,is", "-o", output)
     data = json.loads(output.with_suffix(".json").read_text())
     runs = data["rows"]
     assert [row["name"] for row in runs] == ["dense (frozen)", "region", "token skip", "token skip"]
@@ -176,7 +176,7 @@ def test_the_cost_sweep_is_each_score_against_the_seconds_of_a_picture(tmp_path,
     for steps, seconds, right in ((16, 1.8, 0.827), (100, 11.2, 0.863)):
         rows.append(scored(tmp_path / f"r-{steps}", 1 / seconds, {"geneval": right}, REGION, 64, steps=steps))
     output = tmp_path / "steps.png"
-    run_json(capsys, "figure", "steps", *rows, "-o", output)
+    run_json(capsys, "figure", "frontier", *rows, "--against", "seconds", "-o", output)
     assert output.is_file()
     (axes,) = frontier_figure(json.loads(output.with_suffix(".json").read_text())["rows"], ["geneval"], "seconds").axes
     assert lines_of(axes) == {
@@ -241,7 +241,7 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, rows):
         add_speedups(read_runs([r64]))
     with refused(dense, "both dense runs of jit-b16"):
         add_speedups(read_runs([dense, str(scored(tmp_path / "again", 1.0, {"is": 3.0}))]))
-    with refused("50 steps", "25", "rti figure steps"):
+    with refused("50 steps", "25", "--against seconds"):
         other = scored(tmp_path / "other", 1.0, {"geneval": 0.5}, REGION, 32, steps=50)
         add_speedups(read_runs([dense, str(other)]))
     with refused("was not timed", "--against tokens"):
@@ -262,7 +262,7 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, rows):
         profiles({"a": probe([0.6, 0.7]), "b": probe([0.6, 0.7], budget=32)})
 
 
-@pytest.mark.parametrize("words", [("frontier", "x=nowhere"), ("fid", "data.json"), ("steps", "nowhere")])
+@pytest.mark.parametrize("words", [("frontier", "x=nowhere"), ("frontier", "data.json"), ("frontier", "nowhere")])
 @pytest.mark.parametrize("rows", [[], [{}], [{"model": "m", "budget": 1, "steps": 2, "scores": {"fid": {}}}]])
 def test_what_holds_no_runs_is_refused_and_nothing_is_written(capsys, tmp_path, monkeypatch, words, rows):
     monkeypatch.chdir(tmp_path)

@@ -454,7 +454,7 @@ def start():
 
     def start(folder, rank=0, world=1):
         def command():
-            options.load_pipeline = lambda *_, **__: shipped
+            options.Runtime.load = lambda *_, **__: shipped
             main([*KILLED, "-o", str(folder)])
 
         return Forked(command, RANK=str(rank), WORLD_SIZE=str(world)).pid

@@ -371,7 +371,7 @@ def test_routing_needs_an_adapter(tmp_path):
 
 def test_as_many_regions_as_patches_retain_a_photograph(photograph):  # noqa: F811
     picture, grid = load_photograph(photograph, 160, 8)
-    assert cut_photograph(picture, grid, 8, 240, "gaps", "hilbert").retained == 1.0
+    assert cut_photograph(picture, grid, 8, 240, "gaps", "hilbert")[1]["retained"] == 1.0
 
 
 def test_fewer_subjects_are_the_first_of_more(tmp_path):

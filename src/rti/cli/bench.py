@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rti.cli.models import MODEL_HELP
-from rti.cli.options import Runtime, budget_option, command, guidance_option, number_option, steps_option
+from rti.cli.options import GUIDANCE, MODEL, Runtime, budget_option, command, number_option, steps_option
 from rti.cli.output import say, show_table, span
 from rti.errors import InputError
 from rti.presets import preset_of, usual_core
@@ -26,7 +25,7 @@ BUDGETS = "0.5,0.25,0.125,0.0625"  # where no preset names the trained ones
 @command
 def bench(
     runtime: Runtime,
-    model: str = typer.Argument(help=MODEL_HELP),
+    model: str = MODEL,
     budgets: str = budget_option(None, help="Budgets, one row each, such as 512,256,0.125. Default: the trained ones."),
     text_budget: str = typer.Option(
         None, help="Text tokens in the trunk: 32, or several such as full,32, each with every budget. Default: full."
@@ -39,7 +38,7 @@ def bench(
     init: str = typer.Option(None, help="'random': random weights instead of a checkpoint; times do not mind."),
     batch: int = number_option(1, help="Pictures at a time; guidance doubles them."),
     steps: int = steps_option(None, help="Time whole pictures of so many steps. Default: one guided forward pass."),
-    guidance: float = guidance_option(),
+    guidance: float = GUIDANCE,
     passes: int = number_option(3, help="How often each row is timed, in turn with all others; the median counts."),
     warmup: int = number_option(1, help="Passes before those.", least=0),
     threads: int = number_option(None, help="Threads on a CPU. Default: torch's own choice.", most=1024),
@@ -66,7 +65,7 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     texts = [None if text == "full" else parse_budget(text) for text in (text_budget or "full").split(",")]
-    pipe = replace(runtime, compile=False).load(model, **({"init": init} if init else {}))
+    pipe = replace(runtime, compile=False).load(model, init)
     preset = preset_of(model, runtime.size)
     options = {"--reductions": reductions, "--set": setting, "--core": span(core)}
     ships = runtime.adapter is None and shipped(model) is not None

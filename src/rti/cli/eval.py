@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rti.cli.generate import Drawing
-from rti.cli.models import MODEL_HELP
-from rti.cli.options import TEXT_BUDGET, Runtime, budget_option, command, number_option, seed_option
+from rti.cli.options import MODEL, TEXT_BUDGET, Runtime, budget_option, command, number_option, seed_option
 from rti.cli.output import say, show_table
 from rti.errors import InputError
 from rti.method.budgets import parse_budget
@@ -31,7 +30,7 @@ BUDGETS = budget_option(None, help="Budgets, one row each: dense,128,0.25. Defau
 def scenes(
     runtime: Runtime,
     drawing: Drawing,
-    model: str = typer.Argument(help=MODEL_HELP),
+    model: str = MODEL,
     budget: str = BUDGETS,
     images: int = number_option(
         240, "--images", "--count", help="Pictures per budget, from six tasks in turn; at least 6.", least=6
@@ -106,7 +105,7 @@ def _show(values: dict[str, Any]) -> None:
 @command
 def loss(
     runtime: Runtime,
-    model: str = typer.Argument(help=MODEL_HELP),
+    model: str = MODEL,
     data: str = typer.Option(..., help="As of rti train; pictures the model was not trained on. scenes: by the seed."),
     budget: str = BUDGETS,
     examples: int = number_option(256, help="Pictures, the same ones at every budget."),

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rti.cli.models import MODEL_HELP, load_pipeline
-from rti.cli.options import Loading, budget_option, command, guidance_option, number_option, seed_option, steps_option
+from rti.cli.options import GUIDANCE, MODEL, Loading, budget_option, command, number_option, seed_option, steps_option
 from rti.cli.output import say, whole_numbers
 from rti.cli.probe import CORE, core_of, pairs
 from rti.errors import InputError
@@ -35,11 +34,11 @@ TRAINED = typer.Option(None, help="A further method: NAME=FOLDER of its adapter.
 class Pictures(Loading):
     """What every figure of pictures is told."""
 
-    model: str = typer.Argument(help=MODEL_HELP)
+    model: str = MODEL
     subjects: list[str] = typer.Argument(help="Prompts, or labels for a class-conditional model.")
     seed: int = seed_option(0, help="Seed of the pictures' noise.")
     steps: int = steps_option(None)
-    guidance: float = guidance_option()
+    guidance: float = GUIDANCE
 
     def open(self, output: Path, moments: int = 1) -> Run:
         """The model, what to draw, and how; the steps to watch are so many."""
@@ -60,7 +59,8 @@ class Pictures(Loading):
         for folder in folders.values():
             if adapter_folder(folder) is None:
                 raise InputError(f"{folder} holds no adapter")
-        return {name: load_pipeline(str(folder), None, self.dtype, self.device) for name, folder in folders.items()}
+        loading = Loading(None, None, None, self.device, self.dtype)
+        return {name: loading.load(str(folder)) for name, folder in folders.items()}
 
     def write(self, figure: Figure, data: dict[str, Any], output: Path) -> dict[str, Any]:
         return write_figure(figure, data | {"model": self.model}, output)

@@ -87,54 +87,37 @@ def walks(output: Path = typer.Option("walks.png", "--output", "-o", help=OUTPUT
     return write_figure(drawn.walks_figure(found), values, output)
 
 
-# Scored runs side by side.
-
-RUNS = typer.Argument(
-    help="Scored folders of rti generate, or folders of those, or JSON of rti compare. NAME=FOLDER names its method."
-)
-AGAINST_HELP = "Against measured speed-ups, those by arithmetic (flops or tokens), budget, or seconds a picture."
-FRONTIERS = {  # one command with three defaults: the scores, what they are drawn against, and the help
-    "frontier": (
-        "geneval,clip,pick,imagereward",
+@figures.command()
+@command
+def frontier(
+    runs: list[str] = typer.Argument(
+        help="Scored folders of rti generate, folders of those, or JSON of rti compare. NAME=FOLDER names its method."
+    ),
+    against: str = typer.Option(
         "measured",
-        """Each score against the speed-up or the budget, of several methods and backbones, dense marked.
-
-        rti figure frontier runs/dense runs/r512 runs/r256 similarity=runs/s512 similarity=runs/s256
-
-        Every backbone needs its dense run. A method is called by its reduction, or as
-        NAME=FOLDER says; runs of one name are joined by a line. Speed-ups are those of
-        drawing the pictures; --against flops or tokens has those by arithmetic.
-        """,
+        help="Against measured speed-ups, those by arithmetic (flops or tokens), budget, or seconds a picture.",
     ),
-    "fid": ("fid,is", "measured", "FID and Inception Score: rti figure frontier --metrics fid,is"),
-    "steps": (
-        "geneval,clip,pick,imagereward,fid",
-        "seconds",
-        """Fewer steps or fewer tokens, a line per budget: rti figure frontier --against seconds
-
-        rti figure steps runs/dense-6 runs/dense-20 runs/dense-39 runs/r256-16 runs/r256-50 runs/r256-100
-        """,
+    metrics: str = typer.Option(
+        "geneval,clip,pick,imagereward",
+        help="Which scores, a panel each, also fid and is; those that no run has are left out.",
     ),
-}
+    output: Path = typer.Option("frontier.png", "--output", "-o", help=OUTPUT_HELP),
+) -> dict[str, Any]:
+    """Each score against the speed-up or the budget, of several methods and backbones, dense marked.
 
+    rti figure frontier runs/dense runs/r512 runs/r256 similarity=runs/s512 similarity=runs/s256
 
-def _frontier(name: str, metrics: str, against: str) -> Callable[..., dict[str, Any]]:
-    def draw(
-        runs: list[str] = RUNS,
-        against: str = typer.Option(against, help=AGAINST_HELP),
-        metrics: str = typer.Option(metrics, help="Which scores, a panel each; those that no run has are left out."),
-        output: Path = typer.Option(f"{name}.png", "--output", "-o", help=OUTPUT_HELP),
-    ) -> dict[str, Any]:
-        from rti.lab.pictures.frontier import frontier_figure
-        from rti.lab.pictures.scored_runs import add_speedups, read_runs
+    Every backbone needs its dense run. A method is called by its reduction, or as
+    NAME=FOLDER says; runs of one name are joined by a line. Speed-ups are those of
+    drawing the pictures; --against flops or tokens has those by arithmetic.
+    Fewer steps or fewer tokens, a line per budget through its numbers of steps:
 
-        check_png(output)
-        rows = add_speedups(read_runs(runs), against)
-        figure = frontier_figure(rows, metrics.split(","), against)
-        return write_figure(figure, {"figure": name, "against": against, "rows": rows}, output)
+    rti figure frontier runs/dense-6 runs/dense-20 runs/r256-16 runs/r256-50 --against seconds
+    """
+    from rti.lab.pictures.frontier import frontier_figure
+    from rti.lab.pictures.scored_runs import add_speedups, read_runs
 
-    return draw
-
-
-for _name, (_metrics, _against, _text) in FRONTIERS.items():
-    figures.command(_name, help=_text)(command(_frontier(_name, _metrics, _against)))
+    check_png(output)
+    rows = add_speedups(read_runs(runs), against)
+    figure = frontier_figure(rows, metrics.split(","), against)
+    return write_figure(figure, {"figure": "frontier", "against": against, "rows": rows}, output)

@@ -8,17 +8,7 @@ from typing import Any
 
 import typer
 
-from rti.cli.models import MODEL_HELP
-from rti.cli.options import (
-    TEXT_BUDGET,
-    Runtime,
-    budget_option,
-    command,
-    guidance_option,
-    number_option,
-    seed_option,
-    steps_option,
-)
+from rti.cli.options import MODEL, Runtime, Sampling, budget_option, command, number_option, seed_option
 from rti.cli.output import say, show_error, show_values
 from rti.method.budgets import parse_budget
 
@@ -29,12 +19,9 @@ PROMPTS_HELP = (
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """How pictures are drawn, for commands which draw many of them: `settings()` is what they share."""
+class Drawing(Sampling):
+    """The same for commands which draw many of them: `settings()` is what they share."""
 
-    text_budget: str = TEXT_BUDGET
-    steps: int = steps_option(None)
-    guidance: float = guidance_option()
     batch: int = number_option(16, help="Pictures at a time on each process; it does not change them.")
 
     def settings(self) -> dict[str, Any]:
@@ -45,7 +32,7 @@ class Drawing:
 def generate(
     runtime: Runtime,
     drawing: Drawing,
-    model: str = typer.Argument(help=MODEL_HELP),
+    model: str = MODEL,
     prompts: str = typer.Option(..., help=PROMPTS_HELP),
     output: Path = typer.Option(
         ..., "--output", "-o", help="Folder for the pictures: new, or that of a run to resume."

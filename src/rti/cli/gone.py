@@ -37,7 +37,7 @@ GONE: list[Gone] = [
     Gone("study", "--workers", "jobs run one after the other, on all cores"),
     Gone("bench", "--reference", "dense is timed with fused attention alone", False),
     *(Gone(f"figure {name}", "--paper", _PAPER, False) for name in _PROBED),
-    *(Gone(f"figure {name}", "--speeds", _SPEEDS) for name in ("frontier", "fid", "steps")),
+    Gone("figure frontier", "--speeds", _SPEEDS),
     *(Gone("figure walks", option, _WALKS) for option in ("--grid", "--first", "--length")),
 ]
 
@@ -46,6 +46,8 @@ GONE_COMMANDS = {
     "probe lorenz": "rti probe redundancy measures the detail of the pictures that a model draws",
     "figure lorenz": "rti figure redundancy draws the curve of the pictures that a model draws",
     "demo": "make demo of a clone draws it; so does rti sample, with --regions-of 64; rti bench scenes times it",
+    "figure fid": "rti figure frontier --metrics fid,is draws it",
+    "figure steps": "rti figure frontier --against seconds draws it",
     "encode": "rti train encodes captions as it reads them",
     "scenes": "rti train --data scenes draws the world as it goes, rti generate --prompts scenes takes its captions",
 }

@@ -8,14 +8,11 @@ from typing import Any
 
 import typer
 
-from rti.cli.models import MODEL_HELP
-from rti.cli.options import budget_option, command
+from rti.cli.options import MODEL, budget_option, command
 from rti.cli.output import show_table, show_values, span
 from rti.errors import InputError
 from rti.method.budgets import parse_budget, resolve_budget
 from rti.presets import find_preset
-
-MODEL = typer.Argument(help=MODEL_HELP)
 
 
 @dataclass(frozen=True)

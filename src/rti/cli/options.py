@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
-from rti.cli.models import COMPILE_HELP, DEVICE_HELP, DTYPE_HELP, INT8_HELP, TEXT_BUDGET_HELP, load_pipeline
 from rti.cli.output import show_json
 from rti.errors import InputError
+from rti.presets import PRESETS
+from rti.shipped import SHIPPED
 
 if TYPE_CHECKING:
     from rti.pipeline import Pipeline
 
+_SHIPPED = f"A model that ships with rti ({', '.join(SHIPPED)}), a" if SHIPPED else "A"
+MODEL_HELP = f"{_SHIPPED} preset ({', '.join(PRESETS)}), or the folder of a checkpoint or of an adapter."
+MODEL = typer.Argument(help=MODEL_HELP)
+DEVICE_HELP = "cpu, cuda, cuda:1, mps, or auto."
 LARGEST_SEED = 2**32 - 1  # what numpy, torch and rti.lab.pictures.generation all take
 
 
@@ -36,13 +41,13 @@ def steps_option(default: int | None, help: str = "Sampling steps. Default: the 
     return number_option(default, help=help, most=100_000)
 
 
-def guidance_option(help: str = "Guidance scale. Default: the model's own.") -> Any:
-    def check(value: float | None) -> float | None:
-        if value is not None and not math.isfinite(value):
-            raise InputError(f"guidance scale {value} is not usable; allowed: a finite number, 1 for none")
-        return value
+def _check_guidance(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise InputError(f"guidance scale {value} is not usable; allowed: a finite number, 1 for none")
+    return value
 
-    return typer.Option(None, help=help, callback=check)
+
+GUIDANCE = typer.Option(None, help="Guidance scale. Default: the model's own.", callback=_check_guidance)
 
 
 def seed_option(default: int, help: str) -> Any:
@@ -54,7 +59,9 @@ def budget_option(default: str | None, help: str) -> Any:
     return typer.Option(default, "--budget", "--budgets", help=help)
 
 
-TEXT_BUDGET = typer.Option(None, help=TEXT_BUDGET_HELP)
+TEXT_BUDGET = typer.Option(
+    None, help="Text tokens in the trunk, such as 32 or 0.25; the adapter must have text regions. Default: all."
+)
 
 
 @dataclass(frozen=True)
@@ -65,22 +72,45 @@ class Loading:
     size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ...")
     text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names.")
     device: str = typer.Option("auto", help=DEVICE_HELP)
-    dtype: str = typer.Option("float32", help=DTYPE_HELP)
+    dtype: str = typer.Option(
+        "float32", help="Weights as float32, bfloat16, float16; the sampling state is always float32."
+    )
 
-    def load(self, model: str, **options: Any) -> Pipeline:
-        options = {"size": self.size, "text_encoder": self.text_encoder} | options
-        return load_pipeline(model, self.adapter, self.dtype, self.device, **options)
+    def load(self, model: str, init: str | None = None) -> Pipeline:
+        """The LoRA is not folded in. With init="random" the weights are random ones."""
+        from rti.pipeline import Pipeline
+        from rti.precision import place
+
+        device, dtype = place(self.device, self.dtype)
+        options = {"size": self.size, "text_encoder": self.text_encoder} | ({"init": init} if init else {})
+        return Pipeline.from_pretrained(model, adapter=self.adapter, dtype=dtype, device=device, fuse=False, **options)
 
 
 @dataclass(frozen=True)
 class Runtime(Loading):
     """The same, with what makes it faster."""
 
-    int8: bool = typer.Option(False, "--int8", help=INT8_HELP)
-    compile: bool = typer.Option(False, "--compile", help=COMPILE_HELP)
+    int8: bool = typer.Option(
+        False, "--int8", help="The blocks' linear layers in int8, on a CPU, dense too: less time for released sizes."
+    )
+    compile: bool = typer.Option(
+        False, "--compile", help="Compile the blocks first, which takes a minute: for many pictures."
+    )
 
-    def load(self, model: str, **options: Any) -> Pipeline:
-        return super().load(model, compile=self.compile, **options)
+    def load(self, model: str, init: str | None = None) -> Pipeline:
+        pipe = super().load(model, init)
+        if self.compile:
+            pipe.backbone.compile_repeated_blocks()
+        return pipe
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How pictures are drawn."""
+
+    text_budget: str = TEXT_BUDGET
+    steps: int = steps_option(None)
+    guidance: float = GUIDANCE
 
 
 def command(function: Callable[..., Any], more: Iterable[inspect.Parameter] = ()) -> Callable[..., None]:
@@ -95,13 +125,14 @@ def command(function: Callable[..., Any], more: Iterable[inspect.Parameter] = ()
     hints = get_type_hints(function)
     for name, parameter in inspect.signature(function).parameters.items():
         if is_dataclass(hints[name]):
-            groups[name] = hints[name]
-            shared += _options_of(hints[name])
+            group = groups[name] = hints[name]
+            types = get_type_hints(group)
+            shared += [_keyword(field.name, field.default, types[field.name]) for field in fields(group)]
         elif parameter.kind is not inspect.Parameter.VAR_KEYWORD:
             parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
     if gives := hints.get("return") not in (None, type(None)):
         asked = typer.Option(False, "--json", help="Print one JSON line at the end.")
-        shared.append(inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=asked, annotation=bool))
+        shared.append(_keyword("json", asked, bool))
 
     @functools.wraps(function)
     def unfolded(**values: Any) -> None:
@@ -121,11 +152,5 @@ def command(function: Callable[..., Any], more: Iterable[inspect.Parameter] = ()
     return unfolded
 
 
-def _options_of(group: type) -> list[inspect.Parameter]:
-    hints = get_type_hints(group)
-    return [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
-        )
-        for field in fields(group)
-    ]
+def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rti.cli.models import MODEL_HELP
-from rti.cli.options import Loading, budget_option, command, guidance_option, number_option, seed_option, steps_option
+from rti.cli.options import GUIDANCE, MODEL, Loading, budget_option, command, number_option, seed_option, steps_option
 from rti.cli.output import say, show_table, span
 from rti.errors import InputError
 from rti.method.budgets import parse_budget
-from rti.presets import default_core, preset_of
+from rti.presets import usual_core
 
 if TYPE_CHECKING:
     from rti.lab.probes.trajectory import Run
@@ -35,14 +34,14 @@ CORE = typer.Option(None, help="First and last block of the core. Default: the a
 class Probe(Loading):
     """What every probe of a model is told."""
 
-    model: str = typer.Argument(help=MODEL_HELP)
+    model: str = MODEL
     output: Path = typer.Option("probes", "--output", "-o", help="Folder for the data.")
     prompt_file: Path = typer.Option(
         None, help="Text file of prompts, one a line. Default: the scenes world, or templates."
     )
     seed: int = seed_option(7, help="Seed of the prompts and of each picture's noise.")
     steps: int = steps_option(30, help="Sampling steps.")
-    guidance: float = guidance_option()
+    guidance: float = GUIDANCE
     batch: int = number_option(8, help="Pictures at a time; it does not change the result.")
     init: str = typer.Option(None, help="'random': random weights instead of a checkpoint, to try out the commands.")
 
@@ -51,7 +50,7 @@ class Probe(Loading):
         from rti.lab.probes.subjects import subjects_of
         from rti.lab.probes.trajectory import Run
 
-        pipe = self.load(self.model, **({"init": self.init} if self.init else {}))
+        pipe = self.load(self.model, self.init)
         subjects = subjects_of(pipe, prompts, self.seed, self.prompt_file)
         run = Run(pipe, subjects, self.seed, self.steps, self.guidance, watched, self.batch)
         return run, core_of(self.model, self.size, pipe, core)
@@ -172,8 +171,7 @@ def core_of(model: str, size: str | None, pipe: Pipeline, typed: str | None) -> 
         return span(typed)
     if pipe.elastic is not None:
         return pipe.elastic.config.core
-    preset = preset_of(model, size)
-    return preset.core if preset else default_core(pipe.backbone.depth)
+    return usual_core(model, pipe.backbone.depth, size)
 
 
 def pairs(typed: list[str] | None) -> dict[str, Path]:

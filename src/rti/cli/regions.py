@@ -23,6 +23,8 @@ def regions(
     output: Path = typer.Option("regions.png", "--output", "-o", help="Where to write the drawing."),
 ) -> dict[str, Any]:
     """Draw the regions of a photograph beside the uniform grid. Features are the patches' pixels: no model needed."""
+    import torch
+
     from rti.images import check_output, contact_sheet, draw_regions, save_image
     from rti.lab.probes.photograph import cut_photograph, load_photograph
     from rti.method.budgets import parse_budget, resolve_budget
@@ -31,8 +33,8 @@ def regions(
     picture, grid = load_photograph(image, size, patch)
     patches = grid[0] * grid[1]
     count = resolve_budget(parse_budget(budget), patches)
-    result = cut_photograph(picture, grid, patch, count, cuts, order)
-    drawn = [draw_regions(picture, ids, grid) for ids in (result.every_patch, result.regions)]
+    found, told = cut_photograph(picture, grid, patch, count, cuts, order)
+    drawn = [draw_regions(picture, ids, grid) for ids in (torch.arange(patches), found)]
     labels = (f"uniform grid: {patches} tokens", f"{count} region tokens ({cuts} on the {order.title()} order)")
     path = save_image(contact_sheet([drawn], column_labels=labels), output)
     values = {
@@ -42,11 +44,7 @@ def regions(
         "budget": count,
         "cuts": cuts,
         "order": order,
-        "largest_region": result.largest,
-        "single_patches": result.singles,
-        "retained": round(result.retained, 4),
-        "retained_by_even_cuts": round(result.retained_by_even_cuts, 4),
-        "output": str(path),
     }
+    values |= told | {"output": str(path)}
     show_values(f"{image}: variance of the pixels that regions retain", values)
     return values

@@ -9,8 +9,7 @@ from typing import Any
 
 import typer
 
-from rti.cli.models import MODEL_HELP
-from rti.cli.options import TEXT_BUDGET, Runtime, budget_option, command, guidance_option, seed_option, steps_option
+from rti.cli.options import MODEL_HELP, Runtime, Sampling, budget_option, command, seed_option
 from rti.cli.output import counted, show_table, span, whole_numbers
 from rti.errors import InputError
 from rti.method.config import CUT_NAMES, CUT_SOURCES
@@ -21,6 +20,7 @@ from rti.shipped import DEFAULT
 @command
 def sample(
     runtime: Runtime,
+    sampling: Sampling,
     prompts: list[str] = typer.Argument(None, help="Prompts, for a text-to-image model."),
     model: str = typer.Option(DEFAULT, "--model", "-m", help=MODEL_HELP),
     labels: str = typer.Option(
@@ -29,9 +29,6 @@ def sample(
     budget: str = budget_option(
         None, help="Budgets, one row each: dense,512,0.25. Default: dense, and 0.25 with an adapter."
     ),
-    text_budget: str = TEXT_BUDGET,
-    steps: int = steps_option(None),
-    guidance: float = guidance_option(),
     seed: int = seed_option(
         0, help="Seed of the first picture; the next prompt has the next seed, every row the same."
     ),
@@ -75,11 +72,11 @@ def sample(
 
     output = output or _free_name()
     check_output(output)
-    pipe = runtime.load(model, **({"init": init} if init else {}))
+    pipe = runtime.load(model, init)
     patches, grid = pipe.backbone.patches, pipe.backbone.grid
     if untrained and pipe.elastic is None:
         where = span(core) or usual_core(model, pipe.backbone.depth, runtime.size)
-        text = text_budget is not None
+        text = sampling.text_budget is not None
         pipe.model = attach(pipe.model, RegionConfig(core=where, cuts=cuts, cuts_from=cuts_from, text_regions=text))
 
     rows = [parse_budget(text) for text in (budget or ("dense,0.25" if pipe.elastic else "dense")).split(",")]
@@ -103,9 +100,9 @@ def sample(
             started = time.perf_counter()
             result = drawing(
                 **{"label" if labels else "prompt": asked},
-                budget=Budgets() if row is None else Budgets(row, text=parse_budget(text_budget)),
-                num_inference_steps=steps,
-                guidance_scale=guidance,
+                budget=Budgets() if row is None else Budgets(row, text=parse_budget(sampling.text_budget)),
+                num_inference_steps=sampling.steps,
+                guidance_scale=sampling.guidance,
                 generator=[torch.Generator().manual_seed(seed + index) for index in range(len(names))],
                 return_regions=below or (regions and row is not None),
                 lenient=lenient,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rti.cli.models import DEVICE_HELP
-from rti.cli.options import command, number_option
+from rti.cli.options import DEVICE_HELP, command, number_option
 from rti.cli.output import say, show_table
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand
 
-from rti.cli.models import MODEL_HELP
-from rti.cli.options import command
+from rti.cli.options import MODEL_HELP, command
 from rti.cli.output import show_error, show_values
 from rti.presets import FROM_SCRATCH
 

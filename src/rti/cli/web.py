@@ -6,8 +6,7 @@ import sys
 
 import typer
 
-from rti.cli.models import MODEL_HELP
-from rti.cli.options import Runtime, command, number_option
+from rti.cli.options import MODEL_HELP, Runtime, command, number_option
 from rti.cli.output import show_json
 from rti.shipped import DEFAULT
 

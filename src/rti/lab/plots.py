@@ -42,13 +42,8 @@ def legend_below(figure: Figure, columns: int, fontsize: int = 9) -> Figure:
     return figure
 
 
-def axes(width: float = 6.0, height: float = 4.0) -> Axes:
-    """An empty figure in the style of all of ours."""
-    return panels(1, width, height)[0]
-
-
-def panels(count: int, width: float = 11.0, height: float = 3.6) -> list[Axes]:
-    """Several side by side in one figure."""
+def panels(count: int, width: float, height: float) -> list[Axes]:
+    """Empty axes side by side in one figure, in the style of all of ours."""
     row = list(_figure(figsize=(width, height), layout="constrained").subplots(1, count, squeeze=False)[0])
     for one in row:
         one.grid(alpha=0.25)
@@ -113,7 +108,7 @@ def save_both(figure: Figure, path: Path) -> list[Path]:
 
 def cost_figure(values: dict[str, Any], path: Path) -> Path:
     """Measured and analytic cost of a forward pass against the budget, in percent of dense, as in the paper."""
-    one, lines = axes(), {}
+    (one,), lines = panels(1, 6.0, 4.0), {}
     rows = sorted((row for row in values["rows"] if row["budget"] != "dense"), key=lambda row: row["budget"])
     for row in rows:
         text = "" if row["text_budget"] is None else f", {row['text_budget']} text tokens"

@@ -118,7 +118,7 @@ def _speedup(run: Run, dense: Run | None, how: str) -> float | None:
         raise InputError(f"no dense run of {backbone_of(run)} among those given; {run.get('row')} is compared to it")
     if dense["steps"] != run["steps"]:
         steps = f"{run['steps']} steps, its dense run {dense['steps']}"
-        raise InputError(f"{run.get('row')} has {steps}; give runs of as many, or see rti figure steps")
+        raise InputError(f"{run.get('row')} has {steps}; give runs of as many, or --against seconds")
     if how == "budget" or run is dense:
         return None if how == "budget" else 1.0
     if how == "measured":

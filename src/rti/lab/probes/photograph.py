@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from PIL import Image
@@ -21,15 +21,6 @@ from rti.method.partition import partition
 SIZE_PRIOR = 0.5  # as for cuts from an estimate, which are cuts of pixels too
 
 
-class PhotographRegions(NamedTuple):
-    regions: torch.Tensor  # (N,) region of each patch, row by row
-    every_patch: torch.Tensor  # (N,) each patch a region of its own
-    largest: int
-    singles: int
-    retained: float
-    retained_by_even_cuts: float
-
-
 def load_photograph(path: str | Path, size: int, patch: int) -> tuple[Image.Image, tuple[int, int]]:
     """A picture whose longer side is `size`, cropped to whole patches, and its grid of patches."""
     check_pixels(size, 1)
@@ -44,8 +35,8 @@ def load_photograph(path: str | Path, size: int, patch: int) -> tuple[Image.Imag
 
 def cut_photograph(
     picture: Image.Image, grid: tuple[int, int], patch: int, budget: Budget, cuts: str, order: str
-) -> PhotographRegions:
-    """Cut a picture into `budget` regions by the pixels of its patches."""
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Cut a picture by the pixels of its patches: (N,) region of each patch, row by row, and what there is to tell."""
     check_choice("cuts", cuts, CUT_NAMES)
     walk, position = make_order(order, *grid)
     pixels = patchify(to_tensor(picture), patch)[:, walk]
@@ -53,11 +44,9 @@ def cut_photograph(
     along_walk = partition(pixels, budget, cuts, SIZE_PRIOR)
     even = partition(pixels, budget, "fixed")
     sizes = along_walk[0].bincount()
-    return PhotographRegions(
-        regions=along_walk[0, position],
-        every_patch=torch.arange(len(walk)),
-        largest=int(sizes.max()),
-        singles=int((sizes == 1).sum()),
-        retained=explained_variance(pixels, along_walk).item(),
-        retained_by_even_cuts=explained_variance(pixels, even).item(),
-    )
+    return along_walk[0, position], {
+        "largest_region": int(sizes.max()),
+        "single_patches": int((sizes == 1).sum()),
+        "retained": round(explained_variance(pixels, along_walk).item(), 4),
+        "retained_by_even_cuts": round(explained_variance(pixels, even).item(), 4),
+    }

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rti.lab.plots import GREY, LINES, MARKERS, axes, legend_below, log_axis, places_of, save_both
+from rti.lab.plots import GREY, LINES, MARKERS, legend_below, log_axis, panels, places_of, save_both
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,7 +76,7 @@ def _quality(x: str, label: str, title: str, values: Values) -> Axes | None:
         ticks = [row["budget"] for row in rows]
     if not rows:
         return None
-    one = _curves(axes(7, 4.4), rows, x, "difference", _styles(values))
+    one = _curves(panels(1, 7, 4.4)[0], rows, x, "difference", _styles(values))
     one.axhline(0, color=GREY, linewidth=1, label="dense")
     return _finish(one, label, PICTURES, f"{title}; bars are 95 % intervals", ticks)
 
@@ -88,7 +88,7 @@ def _elastic(values: Values) -> Axes | None:
     rows = [row for row in rows if row["title"] in {one["title"] for one in unseen}]
     if not rows:
         return None
-    one = _curves(axes(7, 4.4), rows, "budget", "loss_difference", styles)
+    one = _curves(panels(1, 7, 4.4)[0], rows, "budget", "loss_difference", styles)
     _curves(one, unseen, "budget", "loss_difference", styles, markerfacecolor="white", linestyle="none", label=None)
     title = "Elasticity: filled budgets were trained, open ones were not"
     return _finish(one, BUDGET, "validation loss minus dense", title, [row["budget"] for row in rows])
@@ -110,7 +110,7 @@ def _steps_or_tokens(values: Values) -> Axes | None:
         for title, speed, several in drawn
         for one in sorted(several, key=lambda one: one["steps"])
     ]
-    one = _curves(axes(7, 4.4), points, "cost", "right", styles)
+    one = _curves(panels(1, 7, 4.4)[0], points, "cost", "right", styles)
     one.set_ylim(0, 100)
     labels = ("cost of a picture, in dense steps", "right pictures, %", "Fewer steps or fewer tokens")
     return _finish(one, *labels, [row["steps"] for row in dense])
