@@ -49,7 +49,6 @@ COMMANDS = {
     "sample": (("--model", "jit", "--labels", "1", *JIT), ("-o", "x.txt")),
     "regions": (("picture.png", "--size", "32", "--patch", "8", "-o", "r.png"), ("--budget", "0")),
     "info": (("jit",), ("--core", "9,4")),
-    "flops": (("jit",), ("--budget", "0")),
     "bench": (("jit", "--passes", "1", "--warmup", "0", "--budget", "8", "--core", "1,3"), ("--budget", "0")),
     "study": (("study.json", "-o", "study", "--dry-run"), ("--kinds", "x")),
     "generate": (("jit", "--prompts", "classes", "--count", "2", "-o", "out", *JIT), ("--budget", "8")),

@@ -321,7 +321,7 @@ def test_the_analytic_count_with_short_text_is_known(capsys):
     used = 0
     for tokens, blocks in ((1056, 6), (288, 11)):
         used += blocks * (2 * tokens * (4 * hidden**2 + 3 * hidden * mlp) + 4 * tokens**2 * hidden)
-    values = run_json(capsys, "flops", "minit2i-b16", "--budgets", "256", "--text-budget", "32")
+    values = run_json(capsys, "info", "minit2i-b16", "--budgets", "256", "--text-budget", "32")
     assert values["rows"][0]["speedup"] == pytest.approx(full / used, abs=1e-3)
     assert json.loads(json.dumps(values))["text_budget"] == 32
 

@@ -84,18 +84,18 @@ def test_an_adapter_that_does_not_name_its_backbone_is_refused(capsys, tmp_path)
 
 def test_flops_gives_all_eleven_figures_of_the_paper(capsys):
     budgets = ",".join(map(str, PAPER_FLOPS))
-    rows = run_json(capsys, "flops", "minit2i-b16", "--budgets", budgets)["rows"]
+    rows = run_json(capsys, "info", "minit2i-b16", "--budgets", budgets)["rows"]
     assert {row["budget"]: row["percent_of_dense"] for row in rows} == PAPER_FLOPS
 
 
 def test_flops_counts_image_tokens_as_the_paper_does_for_jit(capsys):
-    rows = run_json(capsys, "flops", "jit-b16", "--budgets", "64,130,193")["rows"]
+    rows = run_json(capsys, "info", "jit-b16", "--budgets", "64,130,193")["rows"]
     assert [int(row["percent_of_image_tokens"] + 0.4) for row in rows] == [62, 75, 88]
 
 
 def test_a_longer_core_costs_what_the_paper_says(capsys):
     def image_tokens(core: str) -> float:
-        return run_json(capsys, "flops", "minit2i-b16", "--budgets", "256", "--core", core)["rows"][0][
+        return run_json(capsys, "info", "minit2i-b16", "--budgets", "256", "--core", core)["rows"][0][
             "percent_of_image_tokens"
         ]
 
@@ -170,12 +170,12 @@ BAD_INPUT = {
     "an unknown option": (("info", "jit-b16", "--bogus"), "--bogus"),
     "an unknown model": (("info", "sdxl"), "sdxl"),
     "a family without a size": (("info", "minit2i"), "minit2i"),
-    "a budget of zero": (("flops", "jit-b16", "--budgets", "0"), "budget 0"),
-    "a negative budget": (("flops", "jit-b16", "--budgets", "-4"), "-4"),
-    "a budget above N": (("flops", "jit-b16", "--budgets", "257"), "257"),
-    "a share above one": (("flops", "jit-b16", "--budgets", "1.5"), "1.5"),
-    "a budget that is no number": (("flops", "jit-b16", "--budgets", "nan"), "nan"),
-    "words as budget": (("flops", "jit-b16", "--budgets", "many"), "many"),
+    "a budget of zero": (("info", "jit-b16", "--budgets", "0"), "budget 0"),
+    "a negative budget": (("info", "jit-b16", "--budgets", "-4"), "-4"),
+    "a budget above N": (("info", "jit-b16", "--budgets", "257"), "257"),
+    "a share above one": (("info", "jit-b16", "--budgets", "1.5"), "1.5"),
+    "a budget that is no number": (("info", "jit-b16", "--budgets", "nan"), "nan"),
+    "words as budget": (("info", "jit-b16", "--budgets", "many"), "many"),
     "an empty core": (("info", "jit-b16", "--core", "9,4"), "(9, 4)"),
     "a core outside the trunk": (("info", "jit-b16", "--core", "4,12"), "(4, 12)"),
     "half a core": (("info", "jit-b16", "--core", "4"), "4"),
@@ -294,9 +294,9 @@ def test_a_budget_may_be_spelt_both_ways_in_every_command(capsys):
     spelt = [
         {"--budget", "--budgets"} & {*option.opts} for one in walk(typer.main.get_command(app)) for option in one.params
     ]
-    assert [len(names) for names in spelt if names] == [2] * 15
+    assert [len(names) for names in spelt if names] == [2] * 14
     assert run_json(capsys, "info", "jit-b16", "--budgets", "64")["budget"] == 64
-    assert run_json(capsys, "flops", "jit-b16", "--budget", "64")["rows"][0]["budget"] == 64
+    assert run_json(capsys, "info", "jit-b16", "--budget", "64")["rows"][0]["budget"] == 64
 
 
 def test_a_number_of_pictures_and_a_label_may_be_spelt_both_ways(capsys):
@@ -369,7 +369,7 @@ def test_help_answers_without_importing_torch():
 
 
 def test_every_command_teaches_its_options(capsys):
-    for command in ("sample", "regions", "info", "flops", "bench", "study"):
+    for command in ("sample", "regions", "info", "bench", "study"):
         code, out, _ = run(capsys, command, "--help")
         assert code == 0
         assert "--json" in out

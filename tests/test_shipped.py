@@ -267,7 +267,7 @@ def test_sample_warns_once_of_a_folder_that_has_the_models_name(capsys, models, 
 
 
 def test_every_command_about_a_model_takes_the_name(capsys, models):
-    for command in (("info", "scenes"), ("flops", "scenes", "--budgets", "8"), ("info", "scenes/adapter-gaps")):
+    for command in (("info", "scenes"), ("info", "scenes", "--budgets", "8"), ("info", "scenes/adapter-gaps")):
         code, out, err = run(capsys, *command, "--json")
         assert code == 0, err
         assert json.loads(out.splitlines()[-1])["core"] == list(CORE)

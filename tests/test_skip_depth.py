@@ -198,7 +198,7 @@ def test_the_commands_know_it(capsys, tmp_path):
     assert info["blocks_run"] == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7, 8, 9, 8, 9, 10, 11]
     assert info["tokens_per_block"][4:8] == [256, 32, 256, 32]
     flops = run_json(
-        capsys, "flops", "jit-b16", "--reduction", "token-skip", "--set", "extra_groups=3", "--budgets", "64"
+        capsys, "info", "jit-b16", "--reduction", "token-skip", "--set", "extra_groups=3", "--budgets", "64"
     )
     assert flops["rows"][0]["percent_of_image_tokens"] == 99.0
     options = ("--reductions", "token-skip", "--set", "extra_groups=1", "--core", "1,4", "--passes", "1")

@@ -18,7 +18,7 @@ from rti.cli.eval import evaluations
 from rti.cli.figure import figures
 from rti.cli.generate import generate
 from rti.cli.gone import without_what_is_gone
-from rti.cli.info import flops, info
+from rti.cli.info import info
 from rti.cli.output import one_line_warnings, safe, show_error
 from rti.cli.probe import probes
 from rti.cli.regions import regions
@@ -40,7 +40,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Region tokens for pixel-space diffusion transformers: one checkpoint, every compute budget.",
 )
-for command in (web, sample, regions, info, flops, bench, study, generate, compare):
+for command in (web, sample, regions, info, bench, study, generate, compare):
     app.command()(command)
 for command in (train, pretrain):
     app.command(cls=SettingsCommand)(command)

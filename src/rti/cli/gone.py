@@ -48,6 +48,7 @@ GONE_COMMANDS = {
     "demo": "make demo of a clone draws it; so does rti sample, with --regions-of 64; rti bench scenes times it",
     "figure fid": "rti figure frontier --metrics fid,is draws it",
     "figure steps": "rti figure frontier --against seconds draws it",
+    "flops": "rti info MODEL --budgets 64,256 lists the cost too",
     "encode": "rti train encodes captions as it reads them",
     "scenes": "rti train --data scenes draws the world as it goes, rti generate --prompts scenes takes its captions",
 }

@@ -37,14 +37,7 @@ def regions(
     drawn = [draw_regions(picture, ids, grid) for ids in (torch.arange(patches), found)]
     labels = (f"uniform grid: {patches} tokens", f"{count} region tokens ({cuts} on the {order.title()} order)")
     path = save_image(contact_sheet([drawn], column_labels=labels), output)
-    values = {
-        "image": str(image),
-        "grid": list(grid),
-        "patches": patches,
-        "budget": count,
-        "cuts": cuts,
-        "order": order,
-    }
-    values |= told | {"output": str(path)}
+    values = {"image": str(image), "grid": list(grid), "patches": patches, "budget": count}
+    values |= {"cuts": cuts, "order": order} | told | {"output": str(path)}
     show_values(f"{image}: variance of the pixels that regions retain", values)
     return values
