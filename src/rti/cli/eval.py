@@ -40,10 +40,7 @@ def scenes(
         "train", help="Prompts: train (combinations seen in training), held-out (never seen), all (both)."
     ),
     output: Path = typer.Option(
-        None,
-        "--output",
-        "-o",
-        help="Folder for the pictures, and results.json with all verdicts.",
+        None, "--output", "-o", help="Folder for the pictures, and results.json with all verdicts."
     ),
 ) -> dict[str, Any]:
     """SceneEval: GenEval's protocol on the scenes world, judged exactly.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -134,16 +134,6 @@ class Run:
         shape = (backbone.channels, *backbone.image_size)
         return draw_noise(shape, generators, backbone.flow.noise_scale, backbone.device), condition
 
-    @contextmanager
-    def _watched(self, budget: int | None) -> Iterator[tuple[nn.Module, Hook]]:
-        if budget is not None:
-            yield self.trained, Hook(self.trained.reduction, "regions")
-        elif self.pipe.elastic is None:
-            yield self.pipe.backbone, TrunkHook(self.pipe.backbone)
-        else:
-            with self.pipe.elastic.dense() as backbone:  # without reduction and LoRA
-                yield backbone, TrunkHook(backbone)
-
     @torch.no_grad()
     def follow(
         self,
@@ -158,6 +148,12 @@ class Run:
         model with its adapter, and its regions.
         """
         at, before, count = self.at, None, len(indices)
+        if budget is None:
+            model, hook, options = self.pipe.backbone, TrunkHook(self.pipe.backbone), {}
+            frozen = nullcontext() if self.pipe.elastic is None else self.pipe.elastic.dense()
+        else:
+            model, options, frozen = self.trained, {"budget": budget}, nullcontext()
+            hook = Hook(model.reduction, "regions")
 
         def after_step(step: int, state: torch.Tensor, estimate: torch.Tensor) -> None:
             nonlocal before
@@ -168,10 +164,9 @@ class Run:
             before, hook.armed = estimate, step + 1 in at
             advance(count)
 
-        with self._watched(budget) as (model, hook), hook:
+        with frozen, hook:
             noise, condition = self.inputs(indices)  # in here: a LoRA changes how the text is read
             hook.armed = 0 in at
-            options = {"budget": budget} if budget is not None else {}
             drawn = sample(model, noise, condition, self.steps, self.guidance, callback=after_step, **options)
         return drawn.clamp(-1, 1)
 
