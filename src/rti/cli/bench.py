@@ -134,14 +134,15 @@ def _show(values: dict[str, Any]) -> None:
         name = row["model"] if row["budget"] == "dense" or several else ""
         names.append(f"{name} {row['budget']}".strip() if row["budget"] != "dense" else name)
         speeds = [f"{row[field]:.2f}x" for field in ("speedup", "analytic_speedup")]
-        memory = "" if row["peak_memory_gigabytes"] is None else f"{row['peak_memory_gigabytes']:.2f}"
+        memory = [f"{row['peak_memory_gigabytes']:.2f}"] if row["peak_memory_gigabytes"] else []  # of a GPU
         numbers = [row["text_budget"] or "full", row["seconds"], row["images_per_second"], *speeds]
-        cells.append([names[-1], *numbers, f"{100 * row['efficiency']:.0f} %", memory])
+        cells.append([names[-1], *numbers, f"{100 * row['efficiency']:.0f} %", *memory])
     what = f"{values['steps']} steps" if values["steps"] else "one guided forward pass"
     how = f"{values['threads']} threads, median of {values['passes']}"
     how += (", compiled" if values["compile"] else "") + (", int8" if values["int8"] else "")
     title = f"{values['benchmark']}: {what}, batch {values['batch']}, {values['dtype']}, {values['device']}, {how}"
-    show_table(title, ("budget", "text", "seconds", "images/s", "faster", "analytic", "of it", "peak GB"), cells)
+    heads = ("budget", "text", "seconds", "images/s", "faster", "analytic", "of it", "peak GB")
+    show_table(title, heads[: len(cells[0])], cells)
 
     timed = [(name, row["parts"]) for name, row in zip(names, rows, strict=True) if row["parts"]]
     known = dict.fromkeys(part for _, parts in timed for part in parts if part not in _FIRST + _LAST)
