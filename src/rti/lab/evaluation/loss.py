@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 from rti.data import Source
 from rti.errors import InputError, check_whole
-from rti.lab.intervals import as_list, mean_interval
+from rti.lab.intervals import mean_interval
 from rti.method.budgets import Budget, resolve_budget
 from rti.pipeline import Pipeline
 from rti.training.draws import DrawSettings, draw
@@ -82,9 +82,9 @@ def evaluate_loss(
     found, results = dict(zip(losses, columns, strict=True)), []
     for budget, values in found.items():
         row = {"budget": "dense" if budget is None else budget}
-        row |= {"loss": float(values.mean()), "interval": as_list(mean_interval(values))}
+        row |= {"loss": float(values.mean()), "interval": mean_interval(values)}
         if budget is not None and None in found:
             change = values - found[None]
-            row |= {"difference_to_dense": float(change.mean()), "difference_interval": as_list(mean_interval(change))}
+            row |= {"difference_to_dense": float(change.mean()), "difference_interval": mean_interval(change)}
         results.append(LossResult(values, t, row))
     return results

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from tqdm.auto import tqdm
 
 from rti.errors import InputError
@@ -24,11 +22,6 @@ from rti.lab.pictures.scorers.results import Score
 
 SPLITS, SEED = 10, 2020  # of the Inception Score, as torch-fidelity has them
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
-READERS = {  # of features, by the ending of their file; nothing in it is executed
-    **dict.fromkeys((".npz", ".npy"), partial(np.load, allow_pickle=False)),
-    ".safetensors": load_file,
-    **dict.fromkeys((".pt", ".pth"), partial(torch.load, map_location="cpu", weights_only=True)),
-}
 
 
 class Statistics(NamedTuple):
@@ -142,14 +135,14 @@ def _features(path: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file by name, in float64."""
-    if path.suffix not in READERS:
-        raise InputError(f"{path} is no file of features; allowed endings: {', '.join(READERS)}")
+    """The arrays of a file by name, in float64; nothing in it is executed."""
+    if path.suffix not in (".npz", ".npy"):
+        raise InputError(f"{path} is no file of features; allowed endings: .npz, .npy; numpy.save writes one")
     require_regular(path)
-    with in_one_line(f"{path} was refused, only arrays and tensors are read"):
-        content = READERS[path.suffix](path)
-        named = {"features": content} if isinstance(content, (np.ndarray, torch.Tensor)) else dict(content)
-        arrays = {name: torch.as_tensor(value).double().numpy() for name, value in named.items()}
+    with in_one_line(f"{path} was refused, only arrays are read"):
+        content = np.load(path, allow_pickle=False)
+        named = {"features": content} if isinstance(content, np.ndarray) else dict(content)
+        arrays = {name: value.astype(np.float64) for name, value in named.items()}
     if not all(np.isfinite(array).all() for array in arrays.values()):
         raise InputError(f"{path} holds values that are not finite")
     return arrays
