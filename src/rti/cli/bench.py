@@ -83,11 +83,10 @@ def bench(
     guidance = dense.flow.guidance_scale if guidance is None else guidance
     how = dict(batch=batch, steps=steps, guidance=guidance)
     more = dict(passes=passes, warmup=warmup, plain=plain)
-    result = run_benchmark(dense, models, wanted, texts, **how, **more)
+    rows = run_benchmark(dense, models, wanted, texts, **how, **more)
     values = {"benchmark": model} | how
     values |= dict(dtype=runtime.dtype, device=str(dense.device), threads=torch.get_num_threads())
-    values |= dict(compile=runtime.compile, int8=runtime.int8, passes=passes, torch=torch.__version__)
-    values["rows"] = result.as_rows()
+    values |= dict(compile=runtime.compile, int8=runtime.int8, passes=passes, torch=torch.__version__, rows=rows)
     _show(values)
     if plot is not None:
         from rti.lab.plots import cost_figure

@@ -89,9 +89,7 @@ def walks(output: Path = typer.Option("walks.png", "--output", "-o", help=OUTPUT
 
 # Scored runs side by side.
 
-RUNS = typer.Argument(
-    help="Scored folders of rti generate, or folders of those, or JSON of rti compare. NAME=FOLDER names its method."
-)
+RUNS = typer.Argument(help="Scored folders of rti generate, or folders of those. NAME=FOLDER names its method.")
 AGAINST_HELP = "Against measured speed-ups, those by arithmetic (flops or tokens), budget, or seconds a picture."
 FRONTIERS = {  # one command with three defaults: the scores, what they are drawn against, and the help
     "frontier": (

@@ -53,33 +53,25 @@ class Row:
         return statistics.median(self.times)
 
 
-@dataclass
-class Benchmark:
-    """Rows of one run, dense first."""
-
-    rows: list[Row]
-    batch: int
-    share: float  # of the evaluations of a whole picture that a row measures
-
-    def as_rows(self) -> list[dict[str, Any]]:
-        """Ready for JSON."""
-        found, dense = [], self.rows[0]
-        for row in self.rows:
-            speedup, analytic = dense.seconds / row.seconds, dense.flops / row.flops
-            shown = {
-                "model": row.name,
-                "budget": "dense" if row.budget is None else row.budget,
-                "text_budget": row.text_budget,
-                "seconds": round(row.seconds, 5),
-                "images_per_second": round(self.batch * self.share / row.seconds, 5),
-                "speedup": round(speedup, 3),
-                "analytic_speedup": round(analytic, 3),
-                "efficiency": round(speedup / analytic, 3),
-                "peak_memory_gigabytes": row.memory,
-                "parts": {name: round(seconds, 5) for name, seconds in row.parts.items()},
-            }
-            found.append(shown)
-        return found
+def as_rows(rows: Sequence[Row], batch: int, share: float) -> list[dict[str, Any]]:
+    """The table, ready for JSON: dense first. A row measures a `share` of the evaluations of a whole picture."""
+    found, dense = [], rows[0]
+    for row in rows:
+        speedup, analytic = dense.seconds / row.seconds, dense.flops / row.flops
+        shown = {
+            "model": row.name,
+            "budget": "dense" if row.budget is None else row.budget,
+            "text_budget": row.text_budget,
+            "seconds": round(row.seconds, 5),
+            "images_per_second": round(batch * share / row.seconds, 5),
+            "speedup": round(speedup, 3),
+            "analytic_speedup": round(analytic, 3),
+            "efficiency": round(speedup / analytic, 3),
+            "peak_memory_gigabytes": row.memory,
+            "parts": {name: round(seconds, 5) for name, seconds in row.parts.items()},
+        }
+        found.append(shown)
+    return found
 
 
 def run_benchmark(
@@ -94,7 +86,7 @@ def run_benchmark(
     warmup: int = 1,
     plain: Backbone | None = None,
     progress: bool = True,
-) -> Benchmark:
+) -> list[dict[str, Any]]:
     """Measure one guided forward pass, or with `steps` whole pictures, dense and at every budget of every model.
 
     Every pass runs every row once, one after the other. `plain` adds the backbone before it was compiled or quantised:
@@ -130,7 +122,7 @@ def run_benchmark(
         text = {} if row.text_budget is None else {"text_budget": row.text_budget}
         prepare = partial(torch.no_grad()(row.model.prepare), inputs[1], **text)
         row.parts = parts | {"text, once a prompt": _time(prepare, device)}
-    return Benchmark(rows, batch, 1 / _evaluations(dense.flow) if steps is None else 1.0)
+    return as_rows(rows, batch, 1 / _evaluations(dense.flow) if steps is None else 1.0)
 
 
 @torch.no_grad()

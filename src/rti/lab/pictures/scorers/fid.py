@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from rti.data.folder import is_picture, walk
 from rti.errors import InputError
 from rti.files import in_one_line, require_regular, whole_file
 from rti.images import open_image
@@ -21,7 +22,6 @@ from rti.lab.pictures.folder import MANIFEST, PictureFolder
 from rti.lab.pictures.scorers.results import Score
 
 SPLITS, SEED = 10, 2020  # of the Inception Score, as torch-fidelity has them
-PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 class Statistics(NamedTuple):
@@ -83,8 +83,7 @@ def pictures_in(folder: Path) -> list[Path]:
         return sorted(listed.file(entry, number) for entry, number in listed.pictures)
     if not os.path.isdir(folder):
         raise InputError(f"{folder} is no folder")
-    files = (path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
-    found = sorted(path for path in files if not path.name.startswith("."))  # those a killed run left
+    found = sorted(folder / name for name in walk(folder) if is_picture(name))
     if not found:
         raise InputError(f"{folder} holds no pictures")
     return found
@@ -110,23 +109,20 @@ def extract(files: Sequence[Path], logits: bool, batch: int, device: str) -> np.
     return np.concatenate(parts)
 
 
-def read_features(path: Path) -> np.ndarray:
-    """(n, D) of a file: the array "features", or the only one in it."""
-    return _features(path, _arrays(path))
-
-
 def read_statistics(path: Path) -> Statistics:
     """Of a file with `mu` and `sigma`, as the releases of FID statistics are, or of one with features."""
     arrays = _arrays(path)
     if not {"mu", "sigma"} <= arrays.keys():
-        return Statistics.of(_features(path, arrays))
+        return Statistics.of(read_features(path, arrays))
     mean, covariance = arrays["mu"].squeeze(), arrays["sigma"]
     if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)):
         raise InputError(f"{path} holds mu {mean.shape} and sigma {covariance.shape}, which do not fit each other")
     return Statistics(mean, covariance)
 
 
-def _features(path: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:
+def read_features(path: Path, arrays: dict[str, np.ndarray] | None = None) -> np.ndarray:
+    """(n, D) of a file, which may have been read: the array "features", or the only one in it."""
+    arrays = arrays or _arrays(path)
     chosen = arrays.get("features", next(iter(arrays.values())) if len(arrays) == 1 else None)
     if chosen is None or chosen.ndim != 2:
         shown = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
