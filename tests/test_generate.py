@@ -265,7 +265,6 @@ CHANGES = {
     "guidance": (dict(guidance=1.0), ("guidance 2.0 there, 1.0 now",)),
     "seed": (dict(seed=6), ("seed 5 there, 6 now",)),
     "pictures per prompt": (dict(images=3), ("images_per_prompt 1 there, 3 now",)),
-    "int8": (dict(int8=True), ("int8",)),
     "several": (dict(steps=1, seed=6), ("steps 2 there, 1 now", "seed 5 there, 6 now")),
 }
 

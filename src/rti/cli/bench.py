@@ -49,7 +49,7 @@ def bench(
 
     Absolute times drift with the machine; the ratios of one run do not. All
     that a reduction adds is timed with it, and its LoRA is folded in. With
-    --compile or --int8, which dense gets too, dense as it was is timed beside.
+    --compile, which dense gets too, dense as it was is timed beside.
     For example, at true size without any download:
 
     rti bench minit2i-b16 --init random --budgets 512,256,128,64
@@ -57,7 +57,6 @@ def bench(
     import torch
 
     from rti.images import check_output
-    from rti.int8 import quantise
     from rti.lab.bench.benchmark import run_benchmark, twin
     from rti.method.budgets import parse_budget
 
@@ -72,12 +71,9 @@ def bench(
     ships = runtime.adapter is None and shipped(model) is not None
     usual = usual_core(model, pipe.backbone.depth, runtime.size)
     dense, models = _models(pipe, model, ships, options, usual, any(text is not None for text in texts))
-    plain = twin(dense) if runtime.compile or runtime.int8 else None
-    for module in (dense, *(one.backbone for one in models.values())):
-        if runtime.int8:
-            quantise(module)
-        if runtime.compile:
-            module.compile_repeated_blocks()
+    plain = twin(dense) if runtime.compile else None
+    for module in (dense, *(one.backbone for one in models.values())) if runtime.compile else ():
+        module.compile_repeated_blocks()
     trained = ",".join(map(str, preset.budgets)) if preset and pipe.elastic is None else BUDGETS
     wanted = [parse_budget(text) for text in (budgets or trained).split(",")]
     guidance = dense.flow.guidance_scale if guidance is None else guidance
@@ -86,7 +82,7 @@ def bench(
     rows = run_benchmark(dense, models, wanted, texts, **how, **more)
     values = {"benchmark": model} | how
     values |= dict(dtype=runtime.dtype, device=str(dense.device), threads=torch.get_num_threads())
-    values |= dict(compile=runtime.compile, int8=runtime.int8, passes=passes, torch=torch.__version__, rows=rows)
+    values |= dict(compile=runtime.compile, passes=passes, torch=torch.__version__, rows=rows)
     _show(values)
     if plot is not None:
         from rti.lab.plots import cost_figure
@@ -138,7 +134,7 @@ def _show(values: dict[str, Any]) -> None:
         cells.append([names[-1], *numbers, f"{100 * row['efficiency']:.0f} %", *memory])
     what = f"{values['steps']} steps" if values["steps"] else "one guided forward pass"
     how = f"{values['threads']} threads, median of {values['passes']}"
-    how += (", compiled" if values["compile"] else "") + (", int8" if values["int8"] else "")
+    how += ", compiled" if values["compile"] else ""
     title = f"{values['benchmark']}: {what}, batch {values['batch']}, {values['dtype']}, {values['device']}, {how}"
     heads = ("budget", "text", "seconds", "images/s", "faster", "analytic", "of it", "peak GB")
     show_table(title, heads[: len(cells[0])], cells)

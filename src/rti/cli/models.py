@@ -15,7 +15,6 @@ MODEL_HELP = f"{_SHIPPED} preset ({', '.join(PRESETS)}), or the folder of a chec
 DTYPE_HELP = "Weights as float32, bfloat16, float16; the sampling state is always float32."
 DEVICE_HELP = "cpu, cuda, cuda:1, mps, or auto."
 TEXT_BUDGET_HELP = "Text tokens in the trunk, such as 32 or 0.25; the adapter must have text regions. Default: all."
-INT8_HELP = "The blocks' linear layers in int8, on a CPU, dense as well: less time for the released sizes."
 COMPILE_HELP = "Compile the blocks first, which takes a minute: for many pictures."
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
-from rti.cli.models import COMPILE_HELP, DEVICE_HELP, DTYPE_HELP, INT8_HELP, TEXT_BUDGET_HELP, load_pipeline
+from rti.cli.models import COMPILE_HELP, DEVICE_HELP, DTYPE_HELP, TEXT_BUDGET_HELP, load_pipeline
 from rti.cli.output import show_json
 from rti.errors import InputError
 
@@ -76,7 +76,6 @@ class Loading:
 class Runtime(Loading):
     """The same, with what makes it faster."""
 
-    int8: bool = typer.Option(False, "--int8", help=INT8_HELP)
     compile: bool = typer.Option(False, "--compile", help=COMPILE_HELP)
 
     def load(self, model: str, **options: Any) -> Pipeline:

@@ -91,7 +91,7 @@ def sample(
 
     report, pictures, overlays = [], [], []
     for row in rows:
-        with pipe.drawing(row is None, runtime.int8) as drawing:
+        with pipe.drawing(row is None) as drawing:
             started = time.perf_counter()
             result = drawing(
                 **{"label" if labels else "prompt": asked},

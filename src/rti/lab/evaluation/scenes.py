@@ -53,7 +53,7 @@ def evaluate_scenes(
     A budget is a number of regions or a share; None is the frozen backbone without adapter. `split` "train" has the
     combinations of the training pictures, "held-out" those they never show, "all" both; fewer images are the first of
     more. A class-conditional model draws the world's classes, one object each; they know no split. `settings` are those
-    of `GenerationSettings`: steps, guidance, int8, and text_budget, which goes with every budget, not with dense. Each
+    of `GenerationSettings`: steps, guidance, and text_budget, which goes with every budget, not with dense. Each
     budget has a folder of `rti generate` in `output`, which goes on where it stopped; `names` go into its manifest.
     """
     scipy_ndimage()  # before the pictures, not after them
@@ -91,7 +91,7 @@ def _evaluate(name: int | str, generation: Generation, split: str, batch: int, p
     score = score_folder(folder, "geneval", scorer, {"detector": "scenes"}, by_group=True, progress=False)
     score.write(folder.path)
     how = {key: manifest[key] for key in ("seed", "steps", "guidance", "text_budget", "dtype")}
-    how |= {"split": split, "int8": generation.settings.int8, "model": manifest["weights"]}
+    how |= {"split": split, "model": manifest["weights"]}
     row = {"budget": name} | {ours: score.summary[its] for ours, its in _SUMMARY.items()}
     row["seconds"] = round(sum(seconds for _, seconds in batches(folder.path)), 3)
     row["how"] = how | {"rti": manifest["versions"]["rti"]}
