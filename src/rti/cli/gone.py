@@ -20,7 +20,6 @@ class Gone(NamedTuple):
 
 _EXTRACTOR = "torch-fidelity makes the features; those of any other network go in by --features FILE"
 _SCORES = "the scores are in scores/METRIC.json of the folder; cp them to where you want them"
-_MEASURES = ("geneval", "clip", "pick", "imagereward", "fid", "is")
 _PAPER = "the paper's values stand in docs/probes/README.md"
 _GUIDANCE = "it lost quality and time; both branches of guidance have the budget"
 _INT8 = "it was slower than float32 for small models, and torch gives up the quantisation that did it"
@@ -33,7 +32,7 @@ GONE: list[Gone] = [
     Gone("eval loss", "--estimate", "docs/study/README.md has what it found", True),
     Gone("score fid", "--extractor", _EXTRACTOR),
     Gone("score is", "--extractor", _EXTRACTOR),
-    *(Gone(f"score {name}", option, _SCORES) for name in _MEASURES for option in ("--output", "-o")),
+    *(Gone("score", option, _SCORES) for option in ("--output", "-o")),
     Gone("web", "--study", "the table and the figures of a study are in its folder: rti study PLAN --report"),
     Gone("train", "--estimate", "a pass of the model makes the estimate, as it did by default"),
     *(Gone(name, "--text-cache", "captions are encoded as they are read") for name in ("train", "pretrain")),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,8 +70,8 @@ def evaluate_loss(
             times.append(draws.t.cpu())
             for budget, some in losses.items():
                 if budget is None:
-                    with nullcontext(pipe.model) if pipe.elastic is None else pipe.elastic.dense() as frozen:
-                        found = BaseObjective(frozen, None)(images, condition, draws)
+                    with pipe.drawing(dense=True) as frozen:
+                        found = BaseObjective(frozen.model, None)(images, condition, draws)
                 else:
                     objective = ElasticObjective(pipe.elastic, budget)
                     found = objective(images, condition, draws, Dial(budget, False, text_budget))
