@@ -15,10 +15,10 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent.parent / "tests"
 SOURCE = TESTS.parent / "src"
-FILES = "golden attach sampling partition merge read write reductions text_regions int8 compile"
+FILES = "golden attach sampling partition merge read write reductions text_regions compile"
 SETTINGS = [{}]
 SETTINGS += [{"ATEN_CPU_CAPABILITY": value} for value in ("default", "avx2", "avx512")]  # torch's own
-SETTINGS += [{"ONEDNN_MAX_CPU_ISA": value} for value in ("SSE41", "AVX2", "AVX512_CORE")]  # half precision, int8
+SETTINGS += [{"ONEDNN_MAX_CPU_ISA": value} for value in ("SSE41", "AVX2", "AVX512_CORE")]  # half precision
 SETTINGS += [{"MKL_ENABLE_INSTRUCTIONS": value} for value in ("SSE4_2", "AVX2", "AVX512")]  # Intel's CPUs only
 SETTINGS += [{"MKL_CBWR": value} for value in ("COMPATIBLE", "AVX2")]  # matrix products, on any CPU
 SETTINGS += [{"OMP_NUM_THREADS": "2"}]

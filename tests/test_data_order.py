@@ -245,4 +245,4 @@ def test_wrong_scenes():
     with pytest.raises(InputError, match="seed must be a whole number from 0"):
         open_data("scenes", 64, seed=-1)
     with pytest.raises(IndexError):
-        ScenesSource(16, length=5)[5]
+        ScenesSource(16)[-1]

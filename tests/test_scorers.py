@@ -298,7 +298,7 @@ def test_scores_are_means_over_prompts_with_their_groups(tmp_path):
 def test_a_score_is_read_back_as_it_was_written(tmp_path):
     folder = make_folder(tmp_path, [("a", None), ("b", None)])
     score = score_folder(folder, "pick", brightness, {"model": "m"}, progress=False)
-    score.write(tmp_path / "scores" / "pick.json")
+    assert score.write(tmp_path) == tmp_path / "scores" / "pick.json"
     assert Score.read(tmp_path / "scores" / "pick.json") == score
     (tmp_path / "scores" / "clip.json").write_text("{}")
     with refused("clip.json"):

@@ -25,14 +25,10 @@ INK, PAPER = (33, 33, 33), (255, 255, 255)
 GAP = 6  # pixels between the pictures of a sheet
 
 
-def to_uint8(images: torch.Tensor) -> torch.Tensor:
-    """[-1, 1] -> 0..255 as the release rounds: (B, C, H, W) float -> (B, H, W, C) uint8."""
-    pixels = (images.float().clamp(-1, 1) * 127.5 + 128).clamp(max=255)
-    return pixels.to(torch.uint8).permute(0, 2, 3, 1).cpu()
-
-
 def to_pil(images: torch.Tensor) -> list[Image.Image]:
-    return [Image.fromarray(pixels) for pixels in to_uint8(images).numpy()]
+    """[-1, 1] -> 0..255 as the release rounds: (B, C, H, W) float -> B pictures."""
+    pixels = (images.float().clamp(-1, 1) * 127.5 + 128).clamp(max=255).to(torch.uint8)
+    return [Image.fromarray(picture) for picture in pixels.permute(0, 2, 3, 1).cpu().numpy()]
 
 
 def open_image(path: Any, name: str | None = None) -> Image.Image:
@@ -128,10 +124,10 @@ def contact_sheet(
     return sheet
 
 
-def wrap(text: str, font: ImageFont.FreeTypeFont, width: int, lines: int = 3) -> str:
-    """A text in at most `lines` lines of about a width, by the mean width of its letters."""
+def wrap(text: str, font: ImageFont.FreeTypeFont, width: int) -> str:
+    """A text in at most three lines of about a width, by the mean width of its letters."""
     letters = int(0.95 * width * len(text) / max(1, font.getlength(text)))
-    return textwrap.fill(text, max(4, letters), max_lines=lines, placeholder=" …")
+    return textwrap.fill(text, max(4, letters), max_lines=3, placeholder=" …")
 
 
 def check_output(path: str | Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from rti.elastic import ElasticModel, load
 from rti.errors import InputError, UnsupportedModelError, check_choice, check_finite, check_switch, check_whole
 from rti.flow import draw_noise, interpolate, time_grid
 from rti.images import fit, to_pil, to_tensor
-from rti.int8 import quantise
 from rti.loading import load_backbone
 from rti.method.budgets import Budget, Budgets, Schedule, is_dense
 from rti.precision import check_device, check_dtype
@@ -132,25 +131,26 @@ class Pipeline:
         return self
 
     @contextmanager
-    def drawing(self, dense: bool = False, int8: bool = False) -> Iterator[Pipeline]:
+    def drawing(self, dense: bool = False) -> Iterator[Pipeline]:
         """A pipeline ready for many pictures: the frozen backbone alone, or the model with its LoRA folded in.
 
-        With `int8` its linear layers run in int8, see rti.int8. Afterwards the model is as it was: one in training goes
-        on training.
+        Afterwards the model is as it was: one in training goes on training.
         """
-        ready, model = self, self.elastic
-        with ExitStack() as undo:
-            if model is not None and dense:
-                if self.backbone.conditioned_on == "text":
-                    _ = self.text_encoder  # loaded once, for both
-                ready = copy.copy(self)
-                ready.model = undo.enter_context(model.dense())
-            elif model is not None and not model.fused:
-                model.fuse()
-                undo.callback(model.unfuse)
-            if int8:
-                undo.enter_context(quantise(ready.backbone))
-            yield ready
+        model = self.elastic
+        if model is None or (model.fused and not dense):
+            yield self
+        elif dense:
+            if self.backbone.conditioned_on == "text":
+                _ = self.text_encoder  # loaded once, for both
+            ready = copy.copy(self)
+            with model.dense() as ready.model:
+                yield ready
+        else:
+            model.fuse()
+            try:
+                yield self
+            finally:
+                model.unfuse()
 
     def __call__(
         self,

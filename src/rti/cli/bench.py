@@ -48,7 +48,7 @@ def bench(
 
     Absolute times drift with the machine; the ratios of one run do not. All
     that a reduction adds is timed with it, and its LoRA is folded in. With
-    --compile or --int8, which dense gets too, dense as it was is timed beside.
+    --compile, which dense gets too, dense as it was is timed beside.
     For example, at true size without any download:
 
     rti bench minit2i-b16 --init random --budgets 512,256,128,64
@@ -56,7 +56,6 @@ def bench(
     import torch
 
     from rti.images import check_output
-    from rti.int8 import quantise
     from rti.lab.bench.benchmark import run_benchmark, twin
     from rti.method.budgets import parse_budget
 
@@ -71,22 +70,18 @@ def bench(
     ships = runtime.adapter is None and shipped(model) is not None
     usual = usual_core(model, pipe.backbone.depth, runtime.size)
     dense, models = _models(pipe, model, ships, options, usual, any(text is not None for text in texts))
-    plain = twin(dense) if runtime.compile or runtime.int8 else None
-    for module in (dense, *(one.backbone for one in models.values())):
-        if runtime.int8:
-            quantise(module)
-        if runtime.compile:
-            module.compile_repeated_blocks()
+    plain = twin(dense) if runtime.compile else None
+    for module in (dense, *(one.backbone for one in models.values())) if runtime.compile else ():
+        module.compile_repeated_blocks()
     trained = ",".join(map(str, preset.budgets)) if preset and pipe.elastic is None else BUDGETS
     wanted = [parse_budget(text) for text in (budgets or trained).split(",")]
     guidance = dense.flow.guidance_scale if guidance is None else guidance
     how = dict(batch=batch, steps=steps, guidance=guidance)
     more = dict(passes=passes, warmup=warmup, plain=plain)
-    result = run_benchmark(dense, models, wanted, texts, **how, **more)
+    rows = run_benchmark(dense, models, wanted, texts, **how, **more)
     values = {"benchmark": model} | how
     values |= dict(dtype=runtime.dtype, device=str(dense.device), threads=torch.get_num_threads())
-    values |= dict(compile=runtime.compile, int8=runtime.int8, passes=passes, torch=torch.__version__)
-    values["rows"] = result.as_rows()
+    values |= dict(compile=runtime.compile, passes=passes, torch=torch.__version__, rows=rows)
     _show(values)
     if plot is not None:
         from rti.lab.plots import cost_figure
@@ -133,14 +128,15 @@ def _show(values: dict[str, Any]) -> None:
         name = row["model"] if row["budget"] == "dense" or several else ""
         names.append(f"{name} {row['budget']}".strip() if row["budget"] != "dense" else name)
         speeds = [f"{row[field]:.2f}x" for field in ("speedup", "analytic_speedup")]
-        memory = "" if row["peak_memory_gigabytes"] is None else f"{row['peak_memory_gigabytes']:.2f}"
+        memory = [f"{row['peak_memory_gigabytes']:.2f}"] if row["peak_memory_gigabytes"] else []  # of a GPU
         numbers = [row["text_budget"] or "full", row["seconds"], row["images_per_second"], *speeds]
-        cells.append([names[-1], *numbers, f"{100 * row['efficiency']:.0f} %", memory])
+        cells.append([names[-1], *numbers, f"{100 * row['efficiency']:.0f} %", *memory])
     what = f"{values['steps']} steps" if values["steps"] else "one guided forward pass"
     how = f"{values['threads']} threads, median of {values['passes']}"
-    how += (", compiled" if values["compile"] else "") + (", int8" if values["int8"] else "")
+    how += ", compiled" if values["compile"] else ""
     title = f"{values['benchmark']}: {what}, batch {values['batch']}, {values['dtype']}, {values['device']}, {how}"
-    show_table(title, ("budget", "text", "seconds", "images/s", "faster", "analytic", "of it", "peak GB"), cells)
+    heads = ("budget", "text", "seconds", "images/s", "faster", "analytic", "of it", "peak GB")
+    show_table(title, heads[: len(cells[0])], cells)
 
     timed = [(name, row["parts"]) for name, row in zip(names, rows, strict=True) if row["parts"]]
     known = dict.fromkeys(part for _, parts in timed for part in parts if part not in _FIRST + _LAST)

@@ -11,7 +11,6 @@ import typer
 from rti.cli.generate import Drawing
 from rti.cli.options import MODEL, TEXT_BUDGET, Runtime, budget_option, command, number_option, seed_option
 from rti.cli.output import say, show_table
-from rti.errors import InputError
 from rti.method.budgets import parse_budget
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def scenes(
     """
     from rti.lab.evaluation.scenes import evaluate_scenes, save_results
 
-    pipe, settings = runtime.load(model), drawing.settings() | {"int8": runtime.int8}
+    pipe, settings = runtime.load(model), drawing.settings()
     names = {"model": model, "adapter": runtime.adapter}
     budgets = _budgets(budget, pipe)
     results = evaluate_scenes(pipe, budgets, images, seed, split, output, drawing.batch, names, **settings)
@@ -120,8 +119,6 @@ def loss(
     from rti.files import write_whole
     from rti.lab.evaluation.loss import evaluate_loss
 
-    if runtime.int8:
-        raise InputError("--int8 is for drawing pictures; the loss is that of the model as it trains")
     pipe = runtime.load(model)
     source = open_data(data, pipe.backbone.image_size, seed=seed, kind=pipe.backbone.conditioned_on)
     how = dict(examples=examples, seed=seed, text_budget=parse_budget(text_budget), batch=batch)

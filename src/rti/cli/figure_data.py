@@ -91,7 +91,7 @@ def walks(output: Path = typer.Option("walks.png", "--output", "-o", help=OUTPUT
 @command
 def frontier(
     runs: list[str] = typer.Argument(
-        help="Scored folders of rti generate, folders of those, or JSON of rti compare. NAME=FOLDER names its method."
+        help="Scored folders of rti generate, or folders of those. NAME=FOLDER names its method."
     ),
     against: str = typer.Option(
         "measured",

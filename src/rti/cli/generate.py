@@ -60,7 +60,7 @@ def generate(
     from rti.lab.pictures.prompts import open_prompts
 
     shard = Shard.of_environment()
-    own = {"images": images, "seed": seed, "lenient": lenient, "int8": runtime.int8}
+    own = {"images": images, "seed": seed, "lenient": lenient}
     settings = GenerationSettings(parse_budget(budget), **drawing.settings(), **own)
     # Prompts first, a model may take long to load; but only the model knows how many classes it has.
     wanted = None if prompts == "classes" else open_prompts(prompts, count, seed=seed, split=split)

@@ -19,8 +19,11 @@ class Gone(NamedTuple):
 
 
 _EXTRACTOR = "torch-fidelity makes the features; those of any other network go in by --features FILE"
+_SCORES = "the scores are in scores/METRIC.json of the folder; cp them to where you want them"
 _PAPER = "the paper's values stand in docs/probes/README.md"
 _GUIDANCE = "it lost quality and time; both branches of guidance have the budget"
+_INT8 = "it was slower than float32 for small models, and torch gives up the quantisation that did it"
+_FAST = ("sample", "generate", "eval scenes", "eval loss", "web", "bench")
 _PROBED = ("redundancy", "groupings", "orders", "routing")
 _SPEEDS = "speed-ups are those of drawing the pictures; --against flops or tokens has those by arithmetic"
 _WALKS = "the walks are the paper's, 8 positions from the 12th on over 8 x 8 patches"
@@ -30,11 +33,13 @@ GONE: list[Gone] = [
     Gone("eval loss", "--estimate", "docs/study/README.md has what it found", True),
     Gone("score fid", "--extractor", _EXTRACTOR),
     Gone("score is", "--extractor", _EXTRACTOR),
+    *(Gone("score", option, _SCORES) for option in ("--output", "-o")),
     Gone("web", "--study", "the table and the figures of a study are in its folder: rti study PLAN --report"),
     Gone("train", "--estimate", "a pass of the model makes the estimate, as it did by default"),
     *(Gone(name, "--text-cache", "captions are encoded as they are read") for name in ("train", "pretrain")),
     *(Gone(name, "--guidance-budget", _GUIDANCE) for name in ("sample", "generate", "bench", "eval scenes")),
     Gone("study", "--workers", "jobs run one after the other, on all cores"),
+    *(Gone(name, "--int8", _INT8, False) for name in _FAST),
     Gone("bench", "--reference", "dense is timed with fused attention alone", False),
     *(Gone(f"figure {name}", "--paper", _PAPER, False) for name in _PROBED),
     Gone("figure frontier", "--speeds", _SPEEDS),

@@ -90,9 +90,6 @@ class Loading:
 class Runtime(Loading):
     """The same, with what makes it faster."""
 
-    int8: bool = typer.Option(
-        False, "--int8", help="The blocks' linear layers in int8, on a CPU, dense too: less time for released sizes."
-    )
     compile: bool = typer.Option(
         False, "--compile", help="Compile the blocks first, which takes a minute: for many pictures."
     )

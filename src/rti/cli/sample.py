@@ -96,7 +96,7 @@ def sample(
     report, pictures, beside, overlays = [], [], [], []
     for row, title in zip(rows, titles, strict=True):
         below = row is not None and row == shown
-        with pipe.drawing(row is None, runtime.int8) as drawing:
+        with pipe.drawing(row is None) as drawing:
             started = time.perf_counter()
             result = drawing(
                 **{"label" if labels else "prompt": asked},

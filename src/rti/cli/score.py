@@ -27,9 +27,7 @@ DETECTOR = (
     "Default: facebook/mask2former-swin-small-coco-instance; scenes for --prompts scenes."
 )
 FEATURES = {
-    "features": typer.Option(
-        None, help="Features (for is, logits) of any network: .npz, .npy, .safetensors or .pt, (n, D)."
-    ),
+    "features": typer.Option(None, help="Features (for is, logits) of any network, .npz or .npy, (n, D)."),
     "save_features": typer.Option(None, help="Keep the features in this .npz file, for another time."),
 }
 MEASURES: dict[str, tuple[str, dict[str, Any]]] = {  # what a measure is, and what it is told beside the folder
@@ -76,26 +74,17 @@ MEASURES: dict[str, tuple[str, dict[str, Any]]] = {  # what a measure is, and wh
 
 @dataclass(frozen=True)
 class Scoring:
-    """What every measure is told. A place for the results that is none is refused before the work."""
+    """What every measure is told."""
 
     folder: Path = typer.Argument(help="A folder of rti generate; for fid and is also one of any pictures.")
-    output: Path = typer.Option(
-        None, "--output", "-o", help="File for the results. Default: scores/METRIC.json in the folder."
-    )
     batch: int = number_option(16, help="Pictures at a time.")
     device: str = typer.Option("auto", help=DEVICE_HELP)
 
-    def __post_init__(self) -> None:
-        from rti.lab.pictures.scorers.results import check_output
-
-        if self.output is not None:
-            check_output(self.output)
-
     def finish(self, score: Score) -> dict:
-        """Write the file, show the table."""
-        from rti.lab.pictures.scorers.results import METRICS, score_path
+        """Write scores/METRIC.json in the folder, show the table."""
+        from rti.lab.pictures.scorers.results import METRICS
 
-        path = score.write(self.output or score_path(self.folder, score.metric))
+        path = score.write(self.folder)
         summary, scale = score.summary, METRICS[score.metric].scale
         digits = 1 if scale == 100 else 3
         means = {"overall": summary["score"]} | summary.get("groups", {})

@@ -29,7 +29,7 @@ def web(
     from rti.web.page import build_page, launch
     from rti.web.studio import Studio
 
-    studio = Studio(runtime.load(model), runtime.int8)
+    studio = Studio(runtime.load(model))
     studio.warm_up()
     page = build_page(studio)
     address = launch(page, host, port)

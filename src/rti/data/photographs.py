@@ -5,7 +5,6 @@ The end of every photograph's longer side is held out: no training crop touches 
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -45,8 +44,9 @@ class PhotographSource(Source):
     def __getitem__(self, index: int) -> Example:
         self.check_index(index)
         turn, place = divmod(index, len(self.classes))
-        label = _shuffled(_STREAMS[self.split] + 1, self.seed, turn, len(self.classes))[place]
-        rng = np.random.default_rng([_STREAMS[self.split], self.seed, index])
+        stream = _STREAMS[self.split]
+        label = int(np.random.default_rng([stream + 1, self.seed, turn]).permutation(len(self.classes))[place])
+        rng = np.random.default_rng([stream, self.seed, index])
         part, (height, width) = self.parts[label], self.size
         side = self.shorter[label] * rng.uniform(*CROPS[self.split])
         box = crop_box(part.size, side, width / height, rng)
@@ -77,9 +77,3 @@ def crop_box(
     width, height = side * min(1, aspect), side * min(1, 1 / aspect)
     left, top = rng.uniform(0, size[0] - width), rng.uniform(0, size[1] - height)
     return left, top, left + width, top + height
-
-
-@lru_cache(maxsize=16)
-def _shuffled(stream: int, seed: int, turn: int, count: int) -> tuple[int, ...]:
-    """All labels in the order of a turn."""
-    return tuple(np.random.default_rng([stream, seed, turn]).permutation(count).tolist())

@@ -16,7 +16,7 @@ from rti.errors import InputError
 
 RESAMPLES = 2000
 LEVEL = 0.95
-Interval = tuple[float, float]
+Interval = list[float]  # low and high
 
 
 class Summary(NamedTuple):
@@ -26,11 +26,6 @@ class Summary(NamedTuple):
     intervals: dict[Hashable, Interval | None]
     overall: float
     interval: Interval | None
-
-
-def as_list(interval: Interval | None) -> list[float] | None:
-    """Ready for JSON."""
-    return None if interval is None else list(interval)
 
 
 def mean_interval(values: np.ndarray) -> Interval | None:
@@ -43,7 +38,7 @@ def wilson_interval(share: float, count: float) -> Interval:
     z2 = 1.959964**2
     middle = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = (z2 * (share * (1 - share) / count + z2 / (4 * count**2))) ** 0.5 / (1 + z2 / count)
-    return max(0.0, min(share, float(middle - half))), min(1.0, max(share, float(middle + half)))  # rounding aside
+    return [max(0.0, min(share, float(middle - half))), min(1.0, max(share, float(middle + half)))]  # rounding aside
 
 
 def stratified_summary(
@@ -62,8 +57,7 @@ def stratified_summary(
     def interval(samples: np.ndarray, mean: float, count: float) -> Interval | None:
         if np.allclose(samples, samples[0], rtol=1e-9, atol=1e-12):
             return wilson_interval(mean, count) if shares else None
-        low, high = np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        return float(low), float(high)
+        return np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
 
     rng = np.random.default_rng(seed)
     members = {stratum: values[[label == stratum for label in strata]] for stratum in dict.fromkeys(strata)}

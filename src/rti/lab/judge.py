@@ -78,16 +78,6 @@ class Detection(Protocol):
     score: float
 
 
-class Verdict(NamedTuple):
-    """Whether the picture is right, and if not, the first reason. Also usable as a condition."""
-
-    correct: bool
-    reason: str
-
-    def __bool__(self) -> bool:
-        return self.correct
-
-
 def relative_positions(first: Detection, second: Detection) -> frozenset[str]:
     """Relations in which the first object stands to the second (GenEval's position formula): none, one or two."""
     offset = np.subtract(first.centre, second.centre)
@@ -100,8 +90,8 @@ def relative_positions(first: Detection, second: Detection) -> frozenset[str]:
     return frozenset(name for name, holds in directions.items() if holds)
 
 
-def judge(wanted: Wanted, detections: Sequence[Detection]) -> Verdict:
-    """Judge a picture by its detections; what is wanted may also be a scene.
+def problem(wanted: Wanted, detections: Sequence[Detection]) -> str:
+    """Why a picture is wrong, by its detections: the first reason, or an empty string. What is wanted may be a scene.
 
     Every `include` must hold: of the best `count` objects of the shape all exist, have the colour, and stand in the
     position to every object of the target group; and no `exclude` shape is there `count` times or more.
@@ -111,13 +101,13 @@ def judge(wanted: Wanted, detections: Sequence[Detection]) -> Verdict:
     for requirement in wanted.include:
         group = [found for found in ranked if found.shape == requirement.shape][: requirement.count]
         if reason := _problem(requirement, group, groups):
-            return Verdict(False, reason)
+            return reason
         groups.append(group)
     for requirement in wanted.exclude:
         number = sum(found.shape == requirement.shape for found in ranked)
         if number >= requirement.count:
-            return Verdict(False, f"expected at most {requirement.count - 1} {_plural(requirement)}, found {number}")
-    return Verdict(True, "")
+            return f"expected at most {requirement.count - 1} {_plural(requirement)}, found {number}"
+    return ""
 
 
 def _problem(requirement: Requirement, group: list[Detection], groups: list[list[Detection]]) -> str:

@@ -45,10 +45,10 @@ class Frame(NamedTuple):
 class Studio:
     """One model for all visitors, one run at a time."""
 
-    def __init__(self, pipe: Pipeline, int8: bool = False):
+    def __init__(self, pipe: Pipeline):
         if pipe.elastic is None:
             raise InputError("the page compares a budget with dense, and this model has no adapter; give --adapter")
-        self.pipe, self.backbone, self.elastic, self.int8 = pipe, pipe.backbone, pipe.elastic, int8
+        self.pipe, self.backbone, self.elastic = pipe, pipe.backbone, pipe.elastic
         self.by_label = self.backbone.conditioned_on != "text"
         self.examples = [0] if self.by_label else list(PROMPTS)
         text = self.elastic.reduction.text  # None where the number of text tokens cannot be turned down
@@ -131,7 +131,7 @@ class Studio:
 
         hook = Hook(self.elastic.reduction, "regions")
         hook.armed, noise = True, torch.Generator().manual_seed(seed)
-        with self.pipe.drawing(dense=dense is None, int8=self.int8) as pipe, hook:
+        with self.pipe.drawing(dense=dense is None) as pipe, hook:
             started = clock(device)
             drawn = pipe(**asked, generator=noise, callback_on_step_end=after_step, progress=False)
         return frame(drawn.images[0]), seconds

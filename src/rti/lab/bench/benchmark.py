@@ -18,13 +18,13 @@ import torch
 from tqdm.auto import tqdm
 
 from rti import cost
-from rti.backbones.base import Backbone, Condition
+from rti.backbones.base import Backbone, Condition, FlowSettings
 from rti.elastic import ElasticModel
 from rti.errors import check_whole
-from rti.flow import draw_noise
+from rti.flow import draw_noise, time_grid
 from rti.lab.bench.stopwatch import clock, parts_of, peak_memory
 from rti.method.budgets import Budget, Budgets, resolve_budget
-from rti.sampling import GuidedVelocity, sample
+from rti.sampling import SOLVERS, GuidedVelocity, sample
 
 TIME = 0.5  # of the forward pass that is measured; guidance applies there in both families
 PLAIN = "dense as loaded"  # the name of another row of dense
@@ -35,7 +35,7 @@ Work = Callable[[], torch.Tensor]  # what is timed
 class Row:
     """One line of the table: dense, or a model with a reduction at its budgets, and what a run of it costs.
 
-    That is times by the clock, and FLOPs by the paper's count.
+    That is times by the clock, and FLOPs of one picture's forward pass by the paper's count.
     """
 
     name: str = "dense"
@@ -53,33 +53,25 @@ class Row:
         return statistics.median(self.times)
 
 
-@dataclass
-class Benchmark:
-    """Rows of one run, dense first."""
-
-    rows: list[Row]
-    batch: int
-    share: float  # of the evaluations of a whole picture that a row measures
-
-    def as_rows(self) -> list[dict[str, Any]]:
-        """Ready for JSON."""
-        found, dense = [], self.rows[0]
-        for row in self.rows:
-            speedup, analytic = dense.seconds / row.seconds, dense.flops / row.flops
-            shown = {
-                "model": row.name,
-                "budget": "dense" if row.budget is None else row.budget,
-                "text_budget": row.text_budget,
-                "seconds": round(row.seconds, 5),
-                "images_per_second": round(self.batch * self.share / row.seconds, 5),
-                "speedup": round(speedup, 3),
-                "analytic_speedup": round(analytic, 3),
-                "efficiency": round(speedup / analytic, 3),
-                "peak_memory_gigabytes": row.memory,
-                "parts": {name: round(seconds, 5) for name, seconds in row.parts.items()},
-            }
-            found.append(shown)
-        return found
+def as_rows(rows: Sequence[Row], batch: int, share: float) -> list[dict[str, Any]]:
+    """The table, ready for JSON: dense first. A row measures a `share` of the evaluations of a whole picture."""
+    found, dense = [], rows[0]
+    for row in rows:
+        speedup, analytic = dense.seconds / row.seconds, dense.flops / row.flops
+        shown = {
+            "model": row.name,
+            "budget": "dense" if row.budget is None else row.budget,
+            "text_budget": row.text_budget,
+            "seconds": round(row.seconds, 5),
+            "images_per_second": round(batch * share / row.seconds, 5),
+            "speedup": round(speedup, 3),
+            "analytic_speedup": round(analytic, 3),
+            "efficiency": round(speedup / analytic, 3),
+            "peak_memory_gigabytes": row.memory,
+            "parts": {name: round(seconds, 5) for name, seconds in row.parts.items()},
+        }
+        found.append(shown)
+    return found
 
 
 def run_benchmark(
@@ -94,7 +86,7 @@ def run_benchmark(
     warmup: int = 1,
     plain: Backbone | None = None,
     progress: bool = True,
-) -> Benchmark:
+) -> list[dict[str, Any]]:
     """Measure one guided forward pass, or with `steps` whole pictures, dense and at every budget of every model.
 
     Every pass runs every row once, one after the other. `plain` adds the backbone before it was compiled or quantised:
@@ -111,20 +103,12 @@ def run_benchmark(
     generators = [torch.Generator().manual_seed(number) for number in range(batch)]
     shape, device = (dense.channels, *dense.image_size), dense.device
     inputs = draw_noise(shape, generators, dense.flow.noise_scale, device), random_condition(dense, batch)
-    options = {"steps": dense.flow.steps if steps is None else steps, "guidance_scale": scale}
-
-    def picture(model: Any, budgets: Budgets) -> Work:
-        """A whole one, from the text encoder's states to the last step."""
-        return partial(sample, model, *inputs, **options, budget=budgets)
-
-    def forward(model: Any, budgets: Budgets) -> Work:
-        return _forward(model, budgets, *inputs, scale)
-
-    run = forward if steps is None else picture
-    counts = {some: _count(some, dense) for some in (run, picture)}
     for row in rows:
-        row.flops = counts[run].pictures * _flops(dense, row)
-        row.work = run(row.model, Budgets(row.budget, text=row.text_budget))
+        row.flops, budgets = _flops(dense, row), Budgets(row.budget, text=row.text_budget)
+        if steps is None:
+            row.work = _forward(row.model, budgets, *inputs, scale)
+        else:  # a whole picture, from the text encoder's states to the last step
+            row.work = partial(sample, row.model, *inputs, steps=steps, guidance_scale=scale, budget=budgets)
     with tqdm(total=(warmup + passes) * len(rows), desc="measuring", unit="run", disable=not progress) as bar:
         for turn in range(warmup + passes):
             for row in random.Random(turn).sample(rows, len(rows)):  # no row always comes after the same one
@@ -138,7 +122,7 @@ def run_benchmark(
         text = {} if row.text_budget is None else {"text_budget": row.text_budget}
         prepare = partial(torch.no_grad()(row.model.prepare), inputs[1], **text)
         row.parts = parts | {"text, once a prompt": _time(prepare, device)}
-    return Benchmark(rows, batch, counts[run].calls / counts[picture].calls)
+    return as_rows(rows, batch, 1 / _evaluations(dense.flow) if steps is None else 1.0)
 
 
 @torch.no_grad()
@@ -161,30 +145,11 @@ def _flops(dense: Backbone, row: Row) -> float:
     return cost.reduced_flops(dense, row.model.reduction, row.budget, row.text_budget)
 
 
-class _Counter:
-    """Stands in for a model: counts how often it is asked, and for how many pictures."""
-
-    def __init__(self, backbone: Backbone):
-        self.backbone, self.calls, self.pictures = backbone, 0, 0
-
-    def prepare(self, condition: Condition, **options: Any) -> Condition:
-        return condition
-
-    unconditional = prepare
-
-    def __call__(self, x: torch.Tensor, *_: Any, budget: int | None = None, estimate: Any = None) -> torch.Tensor:
-        self.pictures += len(x)
-        self.calls += 1
-        return torch.zeros_like(x)
-
-
-def _count(run: Callable[[Any, Budgets], Work], dense: Backbone) -> _Counter:
-    """What one run of any row asks of its model. Nothing but counting is done."""
-    counter = _Counter(dense)
-    work = run(counter, Budgets())
-    counter.calls = counter.pictures = 0  # what it takes to prepare is not part of it
-    work()
-    return counter
+def _evaluations(flow: FlowSettings) -> int:
+    """How often the sampler asks the model for a whole picture."""
+    asked: list[int] = []
+    SOLVERS[flow.sampler](lambda x, t, step: asked.append(step) or x, torch.zeros(()), time_grid(flow.steps))
+    return len(asked)
 
 
 def _time(work: Work, device: torch.device) -> float:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -69,19 +67,9 @@ def parts_of(model: ElasticModel | Backbone) -> Iterator[dict[str, float]]:
 
 
 def peak_memory(work: Callable[[], Any], device: torch.device) -> float | None:
-    """The most memory held while work is done, in gigabytes: the GPU's, or this process's where the system tells."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        work()
-        return round(torch.cuda.max_memory_allocated(device) / 1e9, 3)
-    # Let the C library return what it holds for later, so that one row's peak is not the next one's floor.
-    with suppress(OSError, AttributeError):  # with another C library the peaks are less sharp
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is held now
-    except OSError:  # not Linux, or not allowed
+    """The most memory of a GPU held while work is done, in gigabytes; None elsewhere."""
+    if device.type != "cuda":
         return None
+    torch.cuda.reset_peak_memory_stats(device)
     work()
-    status = Path("/proc/self/status").read_text()
-    kilobytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
-    return round(int(kilobytes) * 1024 / 1e9, 3)
+    return round(torch.cuda.max_memory_allocated(device) / 1e9, 3)

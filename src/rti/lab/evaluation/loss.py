@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from tqdm.auto import tqdm
 
 from rti.data import Source
 from rti.errors import InputError, check_whole
-from rti.lab.intervals import as_list, mean_interval
+from rti.lab.intervals import mean_interval
 from rti.method.budgets import Budget, resolve_budget
 from rti.pipeline import Pipeline
 from rti.training.draws import DrawSettings, draw
@@ -71,8 +70,8 @@ def evaluate_loss(
             times.append(draws.t.cpu())
             for budget, some in losses.items():
                 if budget is None:
-                    with nullcontext(pipe.model) if pipe.elastic is None else pipe.elastic.dense() as frozen:
-                        found = BaseObjective(frozen, None)(images, condition, draws)
+                    with pipe.drawing(dense=True) as frozen:
+                        found = BaseObjective(frozen.model, None)(images, condition, draws)
                 else:
                     objective = ElasticObjective(pipe.elastic, budget)
                     found = objective(images, condition, draws, Dial(budget, False, text_budget))
@@ -82,9 +81,9 @@ def evaluate_loss(
     found, results = dict(zip(losses, columns, strict=True)), []
     for budget, values in found.items():
         row = {"budget": "dense" if budget is None else budget}
-        row |= {"loss": float(values.mean()), "interval": as_list(mean_interval(values))}
+        row |= {"loss": float(values.mean()), "interval": mean_interval(values)}
         if budget is not None and None in found:
             change = values - found[None]
-            row |= {"difference_to_dense": float(change.mean()), "difference_interval": as_list(mean_interval(change))}
+            row |= {"difference_to_dense": float(change.mean()), "difference_interval": mean_interval(change)}
         results.append(LossResult(values, t, row))
     return results

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 from rti.backbones.base import Backbone
 from rti.errors import InputError, check_whole
 from rti.files import write_whole
-from rti.lab.intervals import as_list
 from rti.lab.pictures.compare import paired_summary
 from rti.lab.pictures.folder import PictureFolder, batches
 from rti.lab.pictures.generation import Generation, GenerationSettings, Shard
 from rti.lab.pictures.prompts import scene_prompts
 from rti.lab.pictures.scorers.geneval import GenEvalScorer, SceneDetector
-from rti.lab.pictures.scorers.results import Score, score_folder, score_path
+from rti.lab.pictures.scorers.results import Score, score_folder
 from rti.lab.scenes import CLASSES, TASKS
 from rti.lab.scenes.detect import scipy_ndimage
 from rti.method.budgets import Budget, is_dense, resolve_budget
@@ -54,7 +53,7 @@ def evaluate_scenes(
     A budget is a number of regions or a share; None is the frozen backbone without adapter. `split` "train" has the
     combinations of the training pictures, "held-out" those they never show, "all" both; fewer images are the first of
     more. A class-conditional model draws the world's classes, one object each; they know no split. `settings` are those
-    of `GenerationSettings`: steps, guidance, int8, and text_budget, which goes with every budget, not with dense. Each
+    of `GenerationSettings`: steps, guidance, and text_budget, which goes with every budget, not with dense. Each
     budget has a folder of `rti generate` in `output`, which goes on where it stopped; `names` go into its manifest.
     """
     scipy_ndimage()  # before the pictures, not after them
@@ -78,9 +77,9 @@ def evaluate_scenes(
             change = paired_summary(result.folder, result.score, results["dense"].score)
             result.row["difference_to_dense"] = {
                 "overall": change.overall,
-                "interval": as_list(change.interval),
+                "interval": change.interval,
                 "tasks": change.means,
-                "task_intervals": {task: as_list(interval) for task, interval in change.intervals.items()},
+                "task_intervals": change.intervals,
             }
     return list(results.values())
 
@@ -90,9 +89,9 @@ def _evaluate(name: int | str, generation: Generation, split: str, batch: int, p
     folder, manifest = PictureFolder.open(generation.folder), generation.manifest
     scorer = GenEvalScorer(SceneDetector())
     score = score_folder(folder, "geneval", scorer, {"detector": "scenes"}, by_group=True, progress=False)
-    score.write(score_path(folder.path, "geneval"))
+    score.write(folder.path)
     how = {key: manifest[key] for key in ("seed", "steps", "guidance", "text_budget", "dtype")}
-    how |= {"split": split, "int8": generation.settings.int8, "model": manifest["weights"]}
+    how |= {"split": split, "model": manifest["weights"]}
     row = {"budget": name} | {ours: score.summary[its] for ours, its in _SUMMARY.items()}
     row["seconds"] = round(sum(seconds for _, seconds in batches(folder.path)), 3)
     row["how"] = how | {"rti": manifest["versions"]["rti"]}

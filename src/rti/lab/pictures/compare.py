@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rti.errors import InputError
-from rti.lab.intervals import Summary, as_list, stratified_summary
+from rti.lab.intervals import Summary, stratified_summary
 from rti.lab.pictures.folder import MANIFEST, PictureFolder, images_per_second, manifest_differences
 from rti.lab.pictures.scorers.results import METRICS, Score, means_of_groups, prompt_means, score_path, strata
 
@@ -101,7 +101,7 @@ def _difference(metric: str, row: Row, reference: Row, resamples: int, seed: int
         return {"value": score.summary["score"] - other.summary["score"], "interval": None} | none
     found = paired_summary(folder, score, other, resamples, seed)
     groups = means_of_groups(found) if metric == "geneval" else none
-    return {"value": found.overall, "interval": as_list(found.interval)} | groups
+    return {"value": found.overall, "interval": found.interval} | groups
 
 
 def paired_summary(

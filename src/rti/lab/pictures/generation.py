@@ -46,7 +46,6 @@ class GenerationSettings:
     images: int | None = None  # per prompt; None as the benchmark has it
     seed: int = 0
     lenient: bool = False
-    int8: bool = False  # the blocks' linear layers, see rti.int8
 
     def __post_init__(self) -> None:
         check_whole("seed", self.seed, SEEDS - 1, least=0)
@@ -125,7 +124,7 @@ class Generation:
         title += f", process 1 of {shard.world}" if shard.world > 1 else ""
         hidden = not progress or shard.rank > 0  # the shares are alike: one bar tells for all
         with (
-            self.pipe.drawing(self.budget is None, self.settings.int8) as pipe,
+            self.pipe.drawing(self.budget is None) as pipe,
             tqdm(total=total, initial=total - todo, desc=title, unit="picture", disable=hidden) as bar,
         ):
             for some, wanted in zip(share, missing, strict=True):
@@ -199,7 +198,6 @@ class Generation:
             "steps": flow.steps if settings.steps is None else settings.steps,
             "guidance": float(flow.guidance_scale if settings.guidance is None else settings.guidance),
             "lenient": settings.lenient,
-            **({"int8": True} if settings.int8 else {}),  # folders from before it was there go on
             "prompts": {"source": prompts.source, "count": len(prompts), "sha256": prompts.digest()},
             "images_per_prompt": self.images,
             "seed": settings.seed,

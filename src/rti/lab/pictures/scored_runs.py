@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from rti import cost
-from rti.errors import InputError, check_choice, is_finite
-from rti.files import read_json
+from rti.errors import InputError, check_choice
 from rti.lab.pictures.compare import Run, open_row
 from rti.method.reductions import REDUCTIONS, config_from_dict, make_reduction
 from rti.resolve import describe
@@ -36,7 +34,7 @@ def backbone_of(run: Run) -> str:
 
 
 def _method(run: Run) -> str:
-    return (run.get("reduction") or {}).get("reduction", "region")
+    return (run["reduction"] or {}).get("reduction", "region")
 
 
 def has_budget(run: Run) -> bool:
@@ -45,51 +43,34 @@ def has_budget(run: Run) -> bool:
 
 
 def read_runs(sources: Sequence[str]) -> list[Run]:
-    """Runs as typed: FOLDER, or a JSON file of `rti compare --json` or of these figures; or NAME=either of them."""
+    """Runs as typed: FOLDER, or NAME=FOLDER, where that is not itself a folder."""
     runs: list[Run] = []
     for source in sources:
-        name, path = _named(source)
-        found = _read_json(path) if path.suffix == ".json" else [open_row(path).as_run()]
-        runs += [run | {"name": name} if name else run for run in found]
+        name, _, path = source.partition("=")
+        if not path or Path(source).exists():
+            name, path = "", source
+        if path.endswith(".json"):
+            raise InputError(f"{path} is no folder; figures are of scored folders, the file names them as its rows")
+        runs.append(open_row(Path(path)).as_run() | ({"name": name} if name else {}))
     first: dict[str, Run] = {}
     for run in runs:  # a score is of as many pictures in every run: a FID of fewer is another FID
         for metric, score in run["scores"].items():
             other = first.setdefault(metric, run)
             counts = other["scores"][metric].get("pictures"), score.get("pictures")
             if counts[0] != counts[1]:
-                both = f"{other.get('row')} and {run.get('row')}"
+                both = f"{other['row']} and {run['row']}"
                 raise InputError(f"{both} have a {metric} score of {counts[0]} and {counts[1]} pictures; score as many")
     return [run | {"name": _title(run, runs)} for run in runs]
-
-
-def _named(source: str) -> tuple[str, Path]:
-    """A name, or none, and a path as typed: NAME=PATH, where that is not itself a path."""
-    name, sign, path = source.partition("=")
-    return (name, Path(path)) if sign and name and not Path(source).exists() else ("", Path(source))
-
-
-def _read_json(path: Path) -> list[Run]:
-    runs = read_json(path).get("rows")
-    if not isinstance(runs, list) or not runs or not all(map(_is_run, runs)):
-        raise InputError(f"{path} holds no scored runs; allowed: what rti compare --json prints, or a figure of runs")
-    return runs
-
-
-def _is_run(run: Any) -> bool:
-    needed = {"model": str, "budget": (str, int), "steps": int, "scores": dict}
-    if not isinstance(run, dict) or not all(isinstance(run.get(name), kind) for name, kind in needed.items()):
-        return False
-    return all(isinstance(score, dict) and is_finite(score.get("score")) for score in run["scores"].values())
 
 
 def _title(run: Run, runs: Sequence[Run]) -> str:
     """What its method is called: as typed, or by its reduction and the settings in which others of it differ."""
     if is_dense(run) or run.get("name"):
         return DENSE if is_dense(run) else run["name"]
-    alike = [other.get("reduction") or {} for other in runs if not is_dense(other) and _method(other) == _method(run)]
+    alike = [other["reduction"] or {} for other in runs if not is_dense(other) and _method(other) == _method(run)]
     told = [
         f"{key.replace('_', ' ')} {value}"
-        for key, value in (run.get("reduction") or {}).items()
+        for key, value in (run["reduction"] or {}).items()
         if key not in _NOT_TOLD and any(other and other.get(key) != value for other in alike)
     ]
     return ", ".join([_method(run), *told])
@@ -108,17 +89,17 @@ def add_speedups(runs: Sequence[Run], how: str = "measured") -> list[Run]:
     dense: dict[str, Run] = {}
     for run in filter(is_dense, runs):
         if (base := dense.setdefault(backbone_of(run), run)) is not run:
-            both = f"{base.get('row')} and {run.get('row')}"
+            both = f"{base['row']} and {run['row']}"
             raise InputError(f"{both} are both dense runs of {backbone_of(run)}; a row has all of its benchmarks")
     return [run | {"speedup": _speedup(run, dense.get(backbone_of(run)), how)} for run in runs]
 
 
 def _speedup(run: Run, dense: Run | None, how: str) -> float | None:
     if dense is None:
-        raise InputError(f"no dense run of {backbone_of(run)} among those given; {run.get('row')} is compared to it")
+        raise InputError(f"no dense run of {backbone_of(run)} among those given; {run['row']} is compared to it")
     if dense["steps"] != run["steps"]:
         steps = f"{run['steps']} steps, its dense run {dense['steps']}"
-        raise InputError(f"{run.get('row')} has {steps}; give runs of as many, or --against seconds")
+        raise InputError(f"{run['row']} has {steps}; give runs of as many, or --against seconds")
     if how == "budget" or run is dense:
         return None if how == "budget" else 1.0
     if how == "measured":
@@ -127,7 +108,7 @@ def _speedup(run: Run, dense: Run | None, how: str) -> float | None:
     # By what the paper counts: FLOPs of the trunk, or image tokens alone, as in its figure of JiT.
     backbone = describe(str(run["model"]))[0]
     with torch.device("meta"):
-        reduction = make_reduction(config_from_dict(run.get("reduction") or {}), backbone)
+        reduction = make_reduction(config_from_dict(run["reduction"] or {}), backbone)
     if how == "flops":
         return round(cost.dense_flops(backbone) / cost.reduced_flops(backbone, reduction, run["budget"]), 4)
     tokens = sum(cost.tokens_per_block(backbone, reduction, run["budget"]))
@@ -135,6 +116,6 @@ def _speedup(run: Run, dense: Run | None, how: str) -> float | None:
 
 
 def _speed(run: Run, instead: str) -> float:
-    if not run.get("images_per_second"):
-        raise InputError(f"{run.get('row')} was not timed; {instead}")
+    if not run["images_per_second"]:
+        raise InputError(f"{run['row']} was not timed; {instead}")
     return run["images_per_second"]

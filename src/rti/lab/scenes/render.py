@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,21 +30,17 @@ _DOT_RADIUS = 1.9
 _BATCHES = 2  # separates the random streams of training batches from those of evaluation prompts
 
 
-class Batch(NamedTuple):
-    """Pictures (n, 3, size, size) float32 in [-1, 1], and their scenes."""
-
-    images: np.ndarray
-    scenes: list[Scene]
-
-
 def batch(
     seed: int, index: int, count: int, split: str = "train", size: int = CANVAS, tasks: Sequence[str] = TASKS
-) -> Batch:
-    """`count` fresh pictures with captions. Depends on the arguments alone, so training can resume at any index."""
+) -> tuple[np.ndarray, list[Scene]]:
+    """`count` fresh pictures, (n, 3, size, size) float32 in [-1, 1], and their scenes.
+
+    They depend on the arguments alone, so training can resume at any index.
+    """
     check_whole("number of pictures", count)
     rng = np.random.default_rng([_BATCHES, seed, index])
     scenes = sample_scenes(count, rng, split, tasks)
-    return Batch(render(scenes, rng, size), scenes)
+    return render(scenes, rng, size), scenes
 
 
 def render(scenes: Sequence[Scene], rng: np.random.Generator, size: int = CANVAS) -> np.ndarray:

@@ -21,37 +21,24 @@ class ScenesSource(Source):
 
     endless = True
 
-    def __init__(
-        self,
-        size: Size,
-        seed: int = 0,
-        length: int = 1 << 40,
-        split: str = "train",
-        tasks: tuple[str, ...] = TASKS,
-        kind: str = "text",
-    ) -> None:
+    def __init__(self, size: Size, seed: int = 0, tasks: tuple[str, ...] = TASKS, kind: str = "text") -> None:
         height, width = check_size(size)
         if height != width or (CANVAS % height and height % CANVAS):
             raise InputError(f"scenes are square, with sides that divide {CANVAS} or are a multiple of it, got {size}")
         check_whole("seed of scenes", seed, least=0)
-        check_whole("number of scenes", length)
-        check_kind(split, tasks)
+        check_kind("train", tasks)
         check_choice("kind of scenes", kind, KINDS)
-        if kind == "labels" and (split != "train" or tasks != TASKS):
-            given = f"split {split!r} is" if split != "train" else f"scenes:{','.join(tasks)} is"
-            raise InputError(f"{given} of captions; with labels scenes go without a task, and all classes are trained")
-        self.size, self.seed, self.length, self.split, self.tasks = height, seed, length, split, tasks
+        if kind == "labels" and tasks != TASKS:
+            raise InputError(f"scenes:{','.join(tasks)} is of captions; with labels scenes go without a task")
+        self.size, self.seed, self.tasks = height, seed, tasks
         self.kind, self.classes = kind, list(CLASSES) if kind == "labels" else None
-
-    def __len__(self) -> int:
-        return self.length
 
     def __getitem__(self, index: int) -> Example:
         self.check_index(index)
         if self.kind == "labels":
             image, scene = class_example(self.seed, index, self.size)
             return Example(torch.from_numpy(image), None, class_of(scene))
-        [image], [scene] = batch(self.seed, index, 1, self.split, self.size, self.tasks)
+        [image], [scene] = batch(self.seed, index, 1, size=self.size, tasks=self.tasks)
         return Example(torch.from_numpy(image), scene.caption, None)
 
     def describe(self) -> str:

@@ -13,7 +13,7 @@ import torch
 from rti import cost
 from rti.errors import InputError
 from rti.files import write_whole
-from rti.lab.intervals import as_list, stratified_summary
+from rti.lab.intervals import stratified_summary
 from rti.lab.scenes import TASKS
 from rti.lab.study.figures import draw_figures
 from rti.lab.study.plan import Row, Study, plan
@@ -134,7 +134,7 @@ class _Report:
 
     def _accuracy(self, right: np.ndarray) -> dict[str, Any]:
         tasks, _, overall, interval = stratified_summary(right, self.tasks[: len(right)], shares=True)
-        return {"images": len(right), "overall": overall, "interval": as_list(interval), "tasks": tasks}
+        return {"images": len(right), "overall": overall, "interval": interval, "tasks": tasks}
 
     def _minus_dense(self, right: np.ndarray, steps: int) -> dict[str, Any]:
         """The mean paired difference: fewer pictures are the first of more, so they are paired with their first."""
@@ -162,7 +162,7 @@ def _minus(first: dict[int, np.ndarray], second: dict[int, np.ndarray]) -> np.nd
 def _change(name: str, interval_name: str, values: np.ndarray, tasks: list[str] | None = None) -> dict[str, Any]:
     """The mean of differences, and its interval; of pictures by task."""
     found = stratified_summary(values, ["all"] * len(values) if tasks is None else tasks[: len(values)])
-    return {name: found.overall, interval_name: as_list(found.interval)}
+    return {name: found.overall, interval_name: found.interval}
 
 
 def table(values: dict[str, Any]) -> str:

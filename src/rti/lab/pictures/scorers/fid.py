@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from tqdm.auto import tqdm
 
+from rti.data.folder import is_picture, walk
 from rti.errors import InputError
 from rti.files import in_one_line, require_regular, whole_file
 from rti.images import open_image
@@ -23,12 +22,6 @@ from rti.lab.pictures.folder import MANIFEST, PictureFolder
 from rti.lab.pictures.scorers.results import Score
 
 SPLITS, SEED = 10, 2020  # of the Inception Score, as torch-fidelity has them
-PICTURES = (".png", ".jpg", ".jpeg", ".webp")
-READERS = {  # of features, by the ending of their file; nothing in it is executed
-    **dict.fromkeys((".npz", ".npy"), partial(np.load, allow_pickle=False)),
-    ".safetensors": load_file,
-    **dict.fromkeys((".pt", ".pth"), partial(torch.load, map_location="cpu", weights_only=True)),
-}
 
 
 class Statistics(NamedTuple):
@@ -90,8 +83,7 @@ def pictures_in(folder: Path) -> list[Path]:
         return sorted(listed.file(entry, number) for entry, number in listed.pictures)
     if not os.path.isdir(folder):
         raise InputError(f"{folder} is no folder")
-    files = (path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
-    found = sorted(path for path in files if not path.name.startswith("."))  # those a killed run left
+    found = sorted(folder / name for name in walk(folder) if is_picture(name))
     if not found:
         raise InputError(f"{folder} holds no pictures")
     return found
@@ -117,23 +109,20 @@ def extract(files: Sequence[Path], logits: bool, batch: int, device: str) -> np.
     return np.concatenate(parts)
 
 
-def read_features(path: Path) -> np.ndarray:
-    """(n, D) of a file: the array "features", or the only one in it."""
-    return _features(path, _arrays(path))
-
-
 def read_statistics(path: Path) -> Statistics:
     """Of a file with `mu` and `sigma`, as the releases of FID statistics are, or of one with features."""
     arrays = _arrays(path)
     if not {"mu", "sigma"} <= arrays.keys():
-        return Statistics.of(_features(path, arrays))
+        return Statistics.of(read_features(path, arrays))
     mean, covariance = arrays["mu"].squeeze(), arrays["sigma"]
     if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)):
         raise InputError(f"{path} holds mu {mean.shape} and sigma {covariance.shape}, which do not fit each other")
     return Statistics(mean, covariance)
 
 
-def _features(path: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:
+def read_features(path: Path, arrays: dict[str, np.ndarray] | None = None) -> np.ndarray:
+    """(n, D) of a file, which may have been read: the array "features", or the only one in it."""
+    arrays = arrays or _arrays(path)
     chosen = arrays.get("features", next(iter(arrays.values())) if len(arrays) == 1 else None)
     if chosen is None or chosen.ndim != 2:
         shown = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
@@ -142,14 +131,14 @@ def _features(path: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file by name, in float64."""
-    if path.suffix not in READERS:
-        raise InputError(f"{path} is no file of features; allowed endings: {', '.join(READERS)}")
+    """The arrays of a file by name, in float64; nothing in it is executed."""
+    if path.suffix not in (".npz", ".npy"):
+        raise InputError(f"{path} is no file of features; allowed endings: .npz, .npy; numpy.save writes one")
     require_regular(path)
-    with in_one_line(f"{path} was refused, only arrays and tensors are read"):
-        content = READERS[path.suffix](path)
-        named = {"features": content} if isinstance(content, (np.ndarray, torch.Tensor)) else dict(content)
-        arrays = {name: torch.as_tensor(value).double().numpy() for name, value in named.items()}
+    with in_one_line(f"{path} was refused, only arrays are read"):
+        content = np.load(path, allow_pickle=False)
+        named = {"features": content} if isinstance(content, np.ndarray) else dict(content)
+        arrays = {name: value.astype(np.float64) for name, value in named.items()}
     if not all(np.isfinite(array).all() for array in arrays.values()):
         raise InputError(f"{path} holds values that are not finite")
     return arrays

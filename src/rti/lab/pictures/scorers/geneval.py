@@ -23,7 +23,7 @@ from rti.errors import InputError
 from rti.files import shown
 from rti.images import to_tensor
 from rti.lab import scenes
-from rti.lab.judge import Wanted, judge
+from rti.lab.judge import Wanted, problem
 from rti.lab.pictures.folder import Entry, PictureFolder
 from rti.lab.pictures.scorers.clip import Clip, load_model, normalise
 from rti.lab.pictures.scorers.results import Score, score_folder
@@ -96,8 +96,8 @@ class GenEvalScorer:
     def __call__(self, pictures: Sequence[Image.Image], entries: Sequence[Entry]) -> list[dict[str, Any]]:
         rows = []
         for picture, wanted in zip(pictures, map(self.wanted, entries), strict=True):
-            verdict = judge(wanted, self.detector(picture, wanted.tag))
-            rows.append({"score": float(verdict.correct), "reason": verdict.reason})
+            reason = problem(wanted, self.detector(picture, wanted.tag))
+            rows.append({"score": 0.0 if reason else 1.0, "reason": reason})
         return rows
 
     def wanted(self, entry: Entry) -> Wanted:

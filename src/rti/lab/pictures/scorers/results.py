@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from tqdm.auto import tqdm
 from rti.errors import InputError, check_whole, is_finite
 from rti.files import read_json, write_whole
 from rti.images import open_image
-from rti.lab.intervals import Summary, as_list, stratified_summary
+from rti.lab.intervals import Summary, stratified_summary
 from rti.lab.pictures.folder import SCORES, Entry, PictureFolder
 
 Scorer = Callable[[Sequence[Image.Image], Sequence[Entry]], Sequence[dict[str, Any]]]  # rows with at least a "score"
@@ -52,7 +51,8 @@ class Score:
     pictures: list[dict[str, Any]]
     digest: str | None = None
 
-    def write(self, path: Path) -> Path:
+    def write(self, folder: Path) -> Path:
+        path = score_path(folder, self.metric)
         write_whole(path, json.dumps(vars(self), indent=1) + "\n")
         return path
 
@@ -67,20 +67,12 @@ class Score:
         except (TypeError, KeyError, AttributeError):
             whole = False
         if not whole:
-            raise InputError(f"{path} is no file of rti score; score the folder again, or give another name")
+            raise InputError(f"{path} is no file of rti score; score the folder again")
         return score
 
 
 def score_path(folder: Path, metric: str) -> Path:
     return folder / SCORES / f"{metric}.json"
-
-
-def check_output(path: Path) -> None:
-    """Refuse, before the work, a place for a score that is none: no .json, or a file that rti score did not write."""
-    if path.suffix != ".json":
-        raise InputError(f"cannot write {path}: the ending must be .json")
-    if os.path.lexists(path):
-        Score.read(path)
 
 
 def score_folder(
@@ -142,7 +134,7 @@ def summary(entries: Sequence[Entry], rows: Sequence[dict[str, Any]], by_group: 
     values, groups = prompt_means(entries, rows), strata(entries, by_group=True)
     found = stratified_summary(values, strata(entries, by_group), shares=by_group)  # GenEval's, of right pictures
     counts = {"pictures": len(rows), "prompts": len(values)}
-    result = {"score": found.overall, "interval": as_list(found.interval)} | counts
+    result = {"score": found.overall, "interval": found.interval} | counts
     if len(set(groups)) > 1 or by_group:
         result |= means_of_groups(stratified_summary(values, groups, shares=by_group))
     return result
@@ -150,5 +142,4 @@ def summary(entries: Sequence[Entry], rows: Sequence[dict[str, Any]], by_group: 
 
 def means_of_groups(found: Summary) -> dict[str, Any]:
     """Ready for JSON."""
-    intervals = {name: as_list(interval) for name, interval in found.intervals.items()}
-    return {"groups": found.means, "group_intervals": intervals}
+    return {"groups": found.means, "group_intervals": found.intervals}
