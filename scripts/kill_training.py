@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
+import tqdm.auto
 
 from rti.cli import main
 from rti.loading import build, randomise, save_backbone
@@ -91,7 +91,6 @@ def survive(what: str, folder: Path, kills: int, seed: int, number: int = signal
 def make_model(folder: Path) -> None:
     """A tiny model, and a process that is ready to be forked."""
     torch.set_num_threads(1)
-    tqdm.set_lock(threading.RLock())  # its own is shared by forks: one killed while it draws a bar would stop them all
     backbone = build("jit", SIZES)
     randomise(backbone, seed=0, dtype=torch.float32)
     save_backbone(backbone, folder / "model")
@@ -126,6 +125,9 @@ def fork(work: Callable[[], None], folder: Path, at_file: int | None = None, num
             if operations == at_file:
                 os.kill(os.getpid(), number)
 
+    # Bars have a lock that forks share, each class its own: one killed while it draws would stop all that come after.
+    for bars in (tqdm.std.tqdm, tqdm.auto.tqdm):
+        bars.set_lock(threading.RLock())
     try:
         sys.stdout, sys.stderr = open(os.devnull, "w"), open(folder / "stderr", "w")  # noqa: SIM115
         sys.addaudithook(watch)
