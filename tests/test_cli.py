@@ -1,6 +1,7 @@
 """The command line: what it prints, what it refuses, and that it writes nothing where it refuses."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -297,6 +298,17 @@ def test_a_budget_may_be_spelt_both_ways_in_every_command(capsys):
     assert [len(names) for names in spelt if names] == [2] * 14
     assert run_json(capsys, "info", "jit-b16", "--budgets", "64")["budget"] == 64
     assert run_json(capsys, "info", "jit-b16", "--budget", "64")["rows"][0]["budget"] == 64
+
+
+@pytest.mark.parametrize("given", [None, "70"])
+def test_threads_do_not_spin_for_long_unless_the_user_says_so(given):
+    """Read by libgomp when torch is imported, so it must stand by then: a process of its own."""
+    program = "import os, sys; from rti.cli import main; assert 'torch' not in sys.modules\n"
+    program += "try: main(['--version'])\nexcept SystemExit: print(os.environ['GOMP_SPINCOUNT'])"
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    environment |= {} if given is None else {"GOMP_SPINCOUNT": given}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == (given or "5000")
 
 
 def test_a_number_of_pictures_and_a_label_may_be_spelt_both_ways(capsys):

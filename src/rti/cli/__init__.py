@@ -67,6 +67,9 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command. Bad input is one line on stderr and exit code 2; anything unforeseen one line and 1."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    # Before torch is imported: by default libgomp's threads spin for milliseconds where they wait for one another, and
+    # beside any other busy program they then hold the very core that they wait for.
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     try:
         with one_line_warnings():
             code = app(args=without_what_is_gone(arguments), standalone_mode=False)
