@@ -132,10 +132,8 @@ def adapt(
     To resume, run the same command again. On several GPUs: accelerate launch -m rti adapt MODEL ...
     """
     from rti.training.adapt import Adapting
-    from rti.training.config import AdaptConfig
-    from rti.training.settings import resolve
 
-    values = Adapting(*resolve({"model": model, "output": output} | settings, kind=AdaptConfig)).run()
+    values = Adapting.of(model, {"output": output} | settings).run()
     if values.get("stopped"):
         show_error(f"stopped at step {values['step']}, which is saved; to resume, run the same command again")
     elif rows := values.get("against_dense"):

@@ -33,11 +33,12 @@ class Write(nn.Module):
 
     def forward(self, patches: torch.Tensor, change: torch.Tensor, regions: torch.Tensor) -> torch.Tensor:
         """Scatter the change of each region to its patches (Eq. 4). (B, N, D), (B, R, D), (B, N) -> (B, N, D)."""
-        update = _apply(self.g, patches, change, regions)
-        if self.h is not None:
-            levels = self.levels(regions, change.shape[1]).to(patches.dtype)
-            update = update + levels[..., None] * _apply(self.h, patches, change, regions)
-        return patches + update
+        own, shared = _halves(self.g, patches, change, regions)
+        written = patches + own + shared
+        if self.h is None:
+            return written
+        own, shared = _halves(self.h, patches, change, regions)
+        return written + self.levels(regions, change.shape[1]).to(patches.dtype)[..., None] * (own + shared)
 
     def features(self, patches: torch.Tensor, change: torch.Tensor, regions: torch.Tensor) -> torch.Tensor:
         """What the update is linear in: (B, N, D), (B, R, D), (B, N) -> (B, N, F)."""
@@ -62,12 +63,14 @@ class Write(nn.Module):
         return sizes.log().gather(1, regions) / math.log(self.patches)
 
 
-def _apply(linear: nn.Linear, patches: torch.Tensor, change: torch.Tensor, regions: torch.Tensor) -> torch.Tensor:
-    """A linear map of [patch | change of its region]; the half of the regions runs once for each of them."""
+def _halves(
+    linear: nn.Linear, patches: torch.Tensor, change: torch.Tensor, regions: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """A linear map of [patch | change of its region], the part of each half; the regions' runs once for each."""
     dtype = patches.dtype
     own, shared = linear.weight.to(dtype).chunk(2, dim=1)
     index = regions[:, :, None].expand(-1, -1, patches.shape[-1])
-    return F.linear(patches, own, linear.bias.to(dtype)) + F.linear(change, shared).gather(1, index)
+    return F.linear(patches, own, linear.bias.to(dtype)), F.linear(change, shared).gather(1, index)
 
 
 class Broadcast(nn.Module):

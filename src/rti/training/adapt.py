@@ -7,6 +7,7 @@ can be used. At the end it is measured against the frozen backbone, on prompts a
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,11 +22,12 @@ from rti.adapter import load_weights, note
 from rti.backbones.base import Backbone
 from rti.elastic import ElasticModel, attach
 from rti.errors import InputError
-from rti.files import read_json, write_whole
+from rti.files import is_repository_name, read_json, write_whole
 from rti.flow import picture_generator
 from rti.loading import load_backbone
 from rti.method.config import ReductionConfig
 from rti.pipeline import Pipeline
+from rti.presets import default_core
 from rti.seeds import seeded
 from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
 from rti.text.prompts import prompts_of_file, spread_labels, template_prompts, word_prompts
@@ -58,14 +60,11 @@ def adapt(
     `output` is the folder of the run, where the adapter stays; without it nothing is kept but the model. `settings` are
     those of `rti adapt` (budgets, core, stage, own, ...).
     """
-    given = {"model": backbone, "minutes": minutes} | settings
-    if isinstance(backbone, Backbone):
-        given["model"] = str((backbone.source or {}).get("source", backbone.family))
     with TemporaryDirectory(prefix="rti-") as place:
-        config, reduction = resolve(given | {"output": str(output or place)}, kind=AdaptConfig)
-        run = Adapting(config, reduction, backbone if isinstance(backbone, Backbone) else None, text_encoder, prompts)
+        given = settings | {"minutes": minutes, "output": str(output or place)}
+        run = Adapting.of(backbone, given, text_encoder, prompts)
         run.run()
-        load_weights(run.model, Path(config.output) / "adapter")
+        load_weights(run.model, run.folder / "adapter")
         return run.model.eval()
 
 
@@ -96,6 +95,28 @@ class Subjects:
 
 class Adapting:
     """A run of `rti adapt` in its folder."""
+
+    @classmethod
+    def of(
+        cls,
+        model: Backbone | str | Path,
+        given: dict[str, Any],
+        encoder: TextEncoder | None = None,
+        prompts: Sequence[Any] | None = None,
+    ) -> Adapting:
+        """From what was typed. A model without a preset has budgets and a core by its own sizes."""
+        backbone, name = None, str(model)
+        if isinstance(model, Backbone):
+            backbone, name = model, str((model.source or {}).get("source", model.family))
+        elif os.path.exists(name) or is_repository_name(name):
+            backbone = load_backbone(name, dtype=getattr(torch, str(given.get("dtype") or "float32"), torch.float32))
+        usual = {}
+        if backbone is not None and not AdaptConfig.preset_values(name):
+            budgets = tuple(max(1, backbone.patches // share) for share in (16, 8, 4, 2))
+            usual = {"budgets": budgets, "core": default_core(backbone.depth)}
+        typed = {key: value for key, value in given.items() if value is not None}
+        config, reduction = resolve({"model": name} | usual | typed, kind=AdaptConfig)
+        return cls(config, reduction, backbone, encoder, prompts)
 
     def __init__(
         self,
@@ -180,15 +201,13 @@ class Adapting:
         return trainer
 
     def seconds_per_step(self, trainer: Trainer) -> float:
-        """Of a step of each budget, tried on the spot; nothing is changed by it."""
+        """Of a step of each budget, tried on the spot, without one being taken."""
         task, numbers = trainer.task, trainer.shares[0]
-        while not task.states.full:  # what the first step would wait for
-            task.states.move()
+        task.batch(0, numbers, None)  # the first one fills the set of states
         started = time.monotonic()
         for budget in self.config.budgets:
-            state, _ = task.states.draw(0, numbers)
-            condition = task.states.conditions(state.subject.tolist())
-            trainer.accelerator.backward(trainer.objective(state, condition, Dial(budget, False)).mean())
+            batch = task.batch(0, numbers, Dial(budget, False))
+            trainer.accelerator.backward(trainer.objective(*batch).mean())
         for optimiser in trainer.optimisers:
             optimiser.zero_grad()
         seconds = (time.monotonic() - started) / len(self.config.budgets) * len(trainer.shares)

@@ -52,7 +52,7 @@ def resolve(
     if model is not None and not os.path.exists(model):
         if usual := kind.preset_values(model):
             values = usual | {"core": reduced.own_core(usual["core"])} | values
-        elif not is_repository_name(model):
+        elif not is_repository_name(model) and not {"budgets", "core"} <= values.keys():
             names = ", ".join([*SCENES_TRAINING, *PRESETS])
             raise InputError(f"unknown model {model!r}; allowed: {names}, or the folder of a checkpoint")
     if dry_run:
