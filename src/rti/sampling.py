@@ -56,18 +56,6 @@ def heun(velocity: Velocity, x: torch.Tensor, times: torch.Tensor, callback: Cal
 SOLVERS = {"euler": euler, "heun": heun}
 
 
-def guidance_applies(t: torch.Tensor, interval: torch.Tensor) -> torch.Tensor:
-    """Whether it does at time t: inside the open interval, or from the very start if that begins at 0."""
-    low, high = interval
-    return (t < high) & ((low == 0) | (t > low))
-
-
-def guide(both: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
-    """Classifier-free guidance of [conditional ; unconditional] clean images: (2 B, C, H, W) -> (B, C, H, W)."""
-    conditional, unconditional = both.chunk(2)
-    return scale * conditional - (scale - 1) * unconditional  # linear, so the same on velocities
-
-
 class GuidedVelocity:
     """The velocity of one sampling run, with classifier-free guidance; lives as long as the run.
 
@@ -105,11 +93,14 @@ class GuidedVelocity:
         if not self.guides(t):
             return self.model(x, t, self.condition, budget=budget, estimate=self.estimate)
         both = self.model(torch.cat([x, x]), t, self.both, budget=budget, estimate=self.estimate)
-        return guide(both, self.scale)
+        conditional, unconditional = both.chunk(2)
+        return self.scale * conditional - (self.scale - 1) * unconditional  # linear, so the same on velocities
 
     def guides(self, t: torch.Tensor) -> bool:
-        """Whether the second branch is needed at time t."""
-        return self.scale != 1.0 and bool(guidance_applies(t.to(self.interval.device), self.interval))
+        """Whether guidance applies at time t: inside the open interval, or from the very start if it begins at 0."""
+        low, high = self.interval
+        t = t.to(low.device)
+        return self.scale != 1.0 and bool((t < high) & ((low == 0) | (t > low)))
 
 
 @torch.no_grad()
