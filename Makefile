@@ -26,9 +26,10 @@ test: $(READY)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 # The site, in site/: pages from docs/, the reference from the docstrings and from the commands' own help.
+# Not --quiet: it would silence the very warnings that --strict counts.
 docs: $(READY)
 	$(BIN)/typer rti.cli utils docs --name rti --output docs/reference/commands.md
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(READY)
 	$(BIN)/ruff check .
