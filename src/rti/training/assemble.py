@@ -23,7 +23,9 @@ from rti.method.budgets import resolve_budget
 from rti.method.config import ReductionConfig, check_all_finite
 from rti.method.reductions import REDUCTIONS, make_reduction
 from rti.parsing import convert_stored, parse_pairs
-from rti.presets import FROM_SCRATCH, PRESETS, SCENES_TRAINING, find_preset, preset_of
+from rti.presets import FROM_SCRATCH, PRESETS, SCENES_TRAINING, find_preset
+from rti.resolve import describe
+from rti.shipped import shipped
 from rti.text.encoder import WORDS, TextEncoder, load_text_encoder, text_encoder_of
 from rti.text.words import WordEncoder
 from rti.training.config import FREE, GONE, PretrainConfig, RunConfig, TrainConfig, preset_values
@@ -37,7 +39,7 @@ from rti.training.trainer import Trainer
 CONFIG = "config.json"
 
 
-def resolve(
+def read_settings(
     given: dict[str, Any], reduction: str | None = None, dry_run: bool = False
 ) -> tuple[TrainConfig, ReductionConfig]:
     """The settings of a run of `rti train`: the preset's, or those of a config file, overridden by what is typed.
@@ -60,7 +62,7 @@ def resolve(
     kind = REDUCTIONS[name][0]
     values = convert_stored(stored | given, kind, TrainConfig)
     model = values.get("model")
-    if model is not None and not os.path.exists(model):
+    if model is not None and (shipped(model) is not None or not os.path.exists(model)):
         if usual := preset_values(model):
             values = usual | {"core": kind.own_core(usual["core"])} | values
         elif not is_repository_name(model):
@@ -186,10 +188,9 @@ def start_from(backbone: Backbone, encoder: TextEncoder | None, folder: Path) ->
         encoder.load_state_dict(load_text_encoder(text_encoder_of(saved)).state_dict())
 
 
-def describe(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
+def preview(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
     """What a run would do, without weights or data: counts, and what a step costs."""
-    preset = preset_of(config.model)
-    backbone = build(preset.family, preset.sizes) if preset else load_backbone(config.model)
+    backbone = describe(config.model)[0]
     _check_fits(config, reduction, backbone)
     with torch.device("meta"):
         module = make_reduction(reduction, backbone)

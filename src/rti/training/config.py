@@ -7,10 +7,10 @@ from typing import Any
 
 from rti.errors import InputError, check_choice, check_finite
 from rti.method.config import setting
+from rti.precision import TYPED
 from rti.presets import SCENES_TRAINING, find_preset
 
 PRECISIONS, TRACKERS, OPTIMISERS = ("no", "bf16", "fp16"), ("tensorboard", "wandb", "none"), ("muon", "adamw")
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class TrainConfig(RunConfig):
 
     budgets: tuple[int, ...] = setting(least=1, help="Regions to serve; each step draws one of them.")
     init: str | None = setting(None, help="random: random weights, to try the machinery.")
-    dtype: str = setting("float32", among=DTYPES, help="Of the frozen weights; what trains is always float32.")
+    dtype: str = setting("float32", among=TYPED, help="Of the frozen weights; what trains is always float32.")
     estimate_budget: int | None = setting(None, least=1, help="Regions of the pass to cut by; none: the fewest.")
     blind: float = setting(0.1, least=0, most=1, help="Share of steps without one, as at a sampler's first step.")
     text_budgets: tuple[int, ...] = setting((), least=1, help="Text regions, one drawn a step; none: all of the text.")

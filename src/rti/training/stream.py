@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from rti.data import Drawn, Order, Source, Tolerant
+from rti.data import Drawn, Shuffle, Source, Tolerant
 from rti.errors import InputError
 from rti.training.config import RunConfig
 
@@ -28,10 +28,10 @@ class Stream(Dataset):
     """A source as an endless stream of examples, in the order of training."""
 
     def __init__(self, source: Source, seed: int):
-        self.source, self.order = Tolerant(source), Order.of(source, seed)
+        self.source, self.shuffle = Tolerant(source), Shuffle.of(source, seed)
 
     def __getitem__(self, position: int) -> Drawn:
-        return self.source[self.order.index(position)]
+        return self.source[self.shuffle.index(position)]
 
 
 def micro_batches(
