@@ -132,6 +132,13 @@ def test_a_model_that_is_none_is_answered_with_those_there_are(capsys):
     assert (code, "no preset" in err, "--output, --data" in err) == (2, False, True)
 
 
+def test_an_empty_folder_does_not_hide_a_model_that_ships(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenes").mkdir()
+    code, out, _ = run(capsys, "train", "scenes", "--dry-run")
+    assert code == 0 and "0.995" in out  # the average's decay, in full
+
+
 def test_a_dry_run_shows_no_python(capsys):
     code, out, _ = run(capsys, "train", "jit-b16", "--dry-run")
     assert (code, "{" in out) == (0, False)

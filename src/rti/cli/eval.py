@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -21,9 +21,6 @@ from rti.cli.options import (
 )
 from rti.cli.output import say, show_table
 from rti.method.budgets import parse_budget
-
-if TYPE_CHECKING:
-    pass
 
 evaluations = typer.Typer(
     no_args_is_help=True,
