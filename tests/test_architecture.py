@@ -6,7 +6,7 @@ from importlinter import cli
 
 
 def test_imports_go_only_downwards():
-    """Also: no cycle anywhere. import-linter prints which import breaks a contract."""
+    """And in no circle. import-linter prints which import breaks a contract."""
     assert (
         cli.lint_imports(config_filename=str(Path(__file__).parent.parent / "pyproject.toml"))
         == cli.EXIT_STATUS_SUCCESS

@@ -313,7 +313,7 @@ def test_threads_do_not_spin_for_long_unless_the_user_says_so(given):
 
 def test_a_number_of_pictures_and_a_label_may_be_spelt_both_ways(capsys):
     code, _, err = run(capsys, "eval", "scenes", DATA / "jit-tiny", "--count", "5")
-    assert (code, "images must be from 6" in err) == (2, True)
+    assert (code, "images must be a whole number from 6" in err) == (2, True)
     code, _, err = run(capsys, "sample", *JIT, "--label", "11")
     assert (code, "label 11" in err) == (2, True)
 

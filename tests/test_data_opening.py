@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from rti.data import BrokenExample, Mixture, Order, Tolerant, open_data
+from rti.data import BrokenExample, Mixture, Shuffle, Tolerant, open_data
 from rti.data.fetch import cache_folder, fetch
 from rti.data.shards import WINDOW
 from rti.errors import InputError
@@ -133,8 +133,8 @@ def many(server, shard):
 
 
 def captions_of(source, positions) -> list[str]:
-    order, examples = Order.of(source, 3), Tolerant(source)
-    return [examples[order.index(position)].example.caption for position in positions]
+    shuffle, examples = Shuffle.of(source, 3), Tolerant(source)
+    return [examples[shuffle.index(position)].example.caption for position in positions]
 
 
 def test_many_remote_shards_are_loaded_in_turn(server, many, cache):

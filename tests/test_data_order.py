@@ -1,4 +1,4 @@
-"""Order, mixtures and the procedural world: pure functions of (seed, index)."""
+"""Shuffling, mixtures and the procedural world: pure functions of (seed, index)."""
 
 import pickle
 from collections import Counter
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rti.data import BrokenExample, Drawn, Example, Mixture, Order, Source, Tolerant, open_data
+from rti.data import BrokenExample, Drawn, Example, Mixture, Shuffle, Source, Tolerant, open_data
 from rti.errors import InputError
 from rti.lab.scenes.source import ScenesSource
 from rti.seeds import scramble
@@ -40,14 +40,14 @@ class Classes(Numbers):
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 16, 17, 100, 1025])
 def test_order_visits_each_index_once_per_epoch(length):
-    order = Order(length, seed=3)
+    order = Shuffle(length, seed=3)
     for epoch in range(4):
         assert sorted(order.index(epoch * length + place) for place in range(length)) == list(range(length))
 
 
 def test_order_differs_between_epochs_and_seeds():
     def epoch(seed, number):
-        return tuple(Order(100, seed).index(number * 100 + place) for place in range(100))
+        return tuple(Shuffle(100, seed).index(number * 100 + place) for place in range(100))
 
     orders = {epoch(seed, number) for seed in range(-1, 3) for number in range(3)}
     assert len(orders) == 12 and tuple(range(100)) not in orders
@@ -56,7 +56,7 @@ def test_order_differs_between_epochs_and_seeds():
 
 def test_order_is_fixed_for_good():
     """Runs resumed with a later version must see the same order; these numbers may never change."""
-    assert [Order(10, 0).index(position) for position in range(10)] == [7, 8, 2, 6, 9, 3, 0, 4, 5, 1]
+    assert [Shuffle(10, 0).index(position) for position in range(10)] == [7, 8, 2, 6, 9, 3, 0, 4, 5, 1]
     mixture = Mixture([Numbers("a", 5), Numbers("b", 3)], [2, 1], 1)
     assert [mixture[index].caption for index in range(8)] == ["a 3", "b 1", "b 2", "a 1", "b 0", "b 0", "a 0", "a 2"]
 
@@ -64,7 +64,7 @@ def test_order_is_fixed_for_good():
 @pytest.mark.parametrize("length", [3, 5, 12])
 def test_order_is_fair(length):
     """Over many epochs every (place, index) is about equally frequent: chi-square within 5 sigma."""
-    order, epochs = Order(length, 11), 3000
+    order, epochs = Shuffle(length, 11), 3000
     counts = np.zeros((length, length))
     for position in range(epochs * length):
         counts[position % length, order.index(position)] += 1
@@ -75,20 +75,20 @@ def test_order_is_fair(length):
 
 def test_neighbours_are_scattered():
     """No trace of the original order: successive indices correlate as random ones do (sigma 0.01)."""
-    indices = [Order(10_000, 0).index(position) for position in range(10_000)]
+    indices = [Shuffle(10_000, 0).index(position) for position in range(10_000)]
     assert abs(np.corrcoef(indices[:-1], indices[1:])[0, 1]) < 0.05
     assert abs(np.corrcoef(indices, range(10_000))[0, 1]) < 0.05
 
 
 def test_order_of_huge_and_endless_sources():
-    huge = Order(1 << 50, 0)
+    huge = Shuffle(1 << 50, 0)
     assert len({huge.index(position) for position in range(1000)}) == 1000
-    assert Order(None, 0).index(12345) == 12345
-    assert Order.of(ScenesSource(16), 0).index(7) == 7
-    assert Order.of(Numbers("a", 9), 0).length == 9
+    assert Shuffle(None, 0).index(12345) == 12345
+    assert Shuffle.of(ScenesSource(16), 0).index(7) == 7
+    assert Shuffle.of(Numbers("a", 9), 0).length == 9
 
 
-@pytest.mark.parametrize("make", [lambda: Order(0), lambda: Order(-3), lambda: Order(5).index(-1)])
+@pytest.mark.parametrize("make", [lambda: Shuffle(0), lambda: Shuffle(-3), lambda: Shuffle(5).index(-1)])
 def test_wrong_orders(make):
     with pytest.raises(InputError, match="at least"):
         make()

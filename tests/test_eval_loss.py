@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import rti
-from rti.data import Order, open_data
+from rti.data import Shuffle, open_data
 from rti.lab.evaluation.loss import evaluate_loss
 from rti.training.draws import DrawSettings, draw
 from test_cli import run, run_json
@@ -27,7 +27,7 @@ def test_dense_is_the_velocity_loss_of_the_frozen_backbone(family):
     pipe = make_pipeline(family)
     source = FourPictures(pipe.backbone.image_size)
     [result] = evaluate_loss(pipe, source, examples=4, seed=3, progress=False)
-    order = Order.of(source, 3)
+    order = Shuffle.of(source, 3)
     draws = draw((3, 32, 32), 3, 0, range(4), DrawSettings(drop=0.0))
     backbone = make_backbone(family)
     for position in range(4):

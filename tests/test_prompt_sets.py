@@ -89,7 +89,7 @@ def test_mjhq_pictures_lie_in_a_folder_for_each_category(tmp_path, monkeypatch):
         "animals/animals1.png",
         "food/food0.png",
     ]
-    monkeypatch.setattr("rti.data.fetch.fetch", lambda address: path)
+    monkeypatch.setattr("rti.lab.pictures.prompts.fetch", lambda address: path)
     with refused("3 prompts; MJHQ-30K has 30000"):
         open_prompts("mjhq")  # what was fetched must be the whole
 

@@ -10,7 +10,7 @@ from rti.method.reductions import REDUCTIONS, Span, config_from_dict, make_reduc
 from rti.presets import PRESETS
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial, ElasticObjective
-from rti.training.settings import resolve
+from rti.training.settings import read_settings
 from test_cli import run, run_json
 from tiny import make_backbone, make_condition, make_inputs, randomise_trainable, refused, save_jit
 
@@ -186,10 +186,10 @@ def test_more_groups_than_there_are_cannot_run_again(extra):
 
 def test_training_starts_from_its_own_span_unless_told_otherwise():
     given = {"model": "jit-b16", "output": "runs/skip", "data": "pictures"}
-    assert resolve(given | {"extra_groups": "3"}, "token-skip")[1] == SkipConfig((2, 9), extra_groups=3)
-    assert resolve(given | {"core": "4,9"}, "token-skip")[1] == SkipConfig((4, 9))
-    assert resolve(given)[1].core == (4, 9)
-    assert resolve(given | {"model": "minit2i-b16"}, "token-skip")[1].core == (2, 13)
+    assert read_settings(given | {"extra_groups": "3"}, "token-skip")[1] == SkipConfig((2, 9), extra_groups=3)
+    assert read_settings(given | {"core": "4,9"}, "token-skip")[1] == SkipConfig((4, 9))
+    assert read_settings(given)[1].core == (4, 9)
+    assert read_settings(given | {"model": "minit2i-b16"}, "token-skip")[1].core == (2, 13)
 
 
 def test_the_commands_know_it(capsys, tmp_path):

@@ -268,7 +268,7 @@ def test_the_command_serves_the_model_it_was_given(capsys, tmp_path, monkeypatch
     code, _, err = run(capsys, "web", DATA / "jit-tiny")
     assert (code, "adapter" in err) == (2, True)
     code, _, err = run(capsys, "web", tmp_path / "adapter", "--port", 0)
-    assert (code, "port must be from 1 to 65535, got 0" in err) == (2, True)
+    assert (code, "port must be a whole number from 1 to 65535, got 0" in err) == (2, True)
     assert len(served) == 1
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import rti.moved  # noqa: F401  old names of modules
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # The public names and where they live. They are imported when first used, so that `rti --help` answers at once.
 # A name must not be that of a file here: importing the file would put the module in its place.

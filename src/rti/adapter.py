@@ -21,9 +21,9 @@ from safetensors.torch import save_file
 
 from rti import __version__
 from rti.backbones.base import Backbone
-from rti.checkpoint import State, read_json, read_state, require_match
+from rti.checkpoint import State, read_state, require_match, under
 from rti.errors import InputError
-from rti.files import fetch_repository, in_one_line, is_repository_name, local_path, write_whole
+from rti.files import fetch_repository, in_one_line, is_repository_name, local_path, read_json, write_whole
 from rti.loading import FAMILIES, build
 from rti.lora import ADAPTER
 from rti.method.config import ReductionConfig
@@ -40,20 +40,23 @@ PEFT_PREFIX = "base_model.model."  # what PEFT puts before the names of a wrappe
 
 
 def save(model: ElasticModel, folder: str | Path, values: State | None = None) -> None:
-    """Write the adapter to a folder, all files or none. `values` are its tensors where they are not the model's own."""
+    """Write the adapter to a folder, each file whole or not at all.
+
+    `values` are its tensors where they are not the model's own.
+    """
     folder, backbone = Path(folder), model.backbone
     origin = {"family": backbone.family, "source": backbone.source, "sizes": asdict(backbone.config)}
     config = model.config.to_dict() | {"backbone": origin, "rti_version": __version__}
     lora = copy(backbone.peft_config[ADAPTER])
     lora.target_modules = sorted(lora.target_modules)  # a set, in another order in every process
-    interface = model.reduction.state_dict() | _under("reduction.", values or {})
+    interface = model.reduction.state_dict() | under("reduction.", values or {})
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder, ignore_cleanup_errors=True) as place:
             staging = Path(place)
             lora.save_pretrained(staging)
             save_file(
-                _lora_state(backbone, _under("backbone.", values or {}) or None),
+                _lora_state(backbone, under("backbone.", values or {}) or None),
                 staging / LORA,
                 metadata={"format": "pt"},
             )
@@ -197,11 +200,6 @@ def _lora_state(backbone: Backbone, values: State | None = None, prefix: str = P
 
     state = get_peft_model_state_dict(backbone, values, adapter_name=ADAPTER, save_embedding_layers=False)
     return _contiguous({prefix + key: value for key, value in state.items()})
-
-
-def _under(prefix: str, values: State) -> State:
-    """The values of one part of the model, by their names in it."""
-    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 def _contiguous(state: State) -> State:

@@ -43,6 +43,11 @@ def without_wrapper(state: State) -> State:
     return state
 
 
+def under(prefix: str, state: State) -> State:
+    """The weights of one part of a module, by their names in it."""
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
 def _read_safetensors(path: Path) -> State:
     require_regular(path)
     with in_one_line(f"{path} is truncated or not a safetensors file"), safe_open(path, "pt") as file:

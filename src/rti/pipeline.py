@@ -178,8 +178,8 @@ class Pipeline:
 
         Args:
             budget: Region tokens in the core: a number, a share of the patches (0.25 or "25%"), a list with one for
-                each step, or a function of the step. None or "dense" is the frozen backbone without the adapter, as
-                everywhere; 1.0 is the adapter with as many regions as there are patches.
+                each step, or a function of the step. None or "dense" is the frozen backbone without the adapter;
+                1.0 is the adapter with as many regions as there are patches.
             text_budget: Text tokens in the trunk, a number or a share; None for all. It needs an adapter trained for
                 it.
             guidance_budget: Gone; both branches of guidance have the budget.

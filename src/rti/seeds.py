@@ -19,7 +19,10 @@ def scramble(value):
 
 
 def mix(*numbers: int) -> int:
-    """One seed from several numbers; neighbours give unrelated seeds."""
+    """One seed from several numbers; neighbours give unrelated seeds.
+
+    Faster than `rti.flow.picture_seed`, which pictures have theirs from; neither can change without changing results.
+    """
     state = 0
     for number in numbers:
         state = scramble(state + number & _MASK)

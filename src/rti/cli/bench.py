@@ -57,7 +57,7 @@ def bench(
 
     from rti.images import check_output
     from rti.lab.bench.benchmark import run_benchmark, twin
-    from rti.method.budgets import parse_budget
+    from rti.method.budgets import parse_budget, parse_budgets
 
     if plot is not None:
         check_output(plot)
@@ -74,7 +74,7 @@ def bench(
     for module in (dense, *(one.backbone for one in models.values())) if runtime.compile else ():
         module.compile_repeated_blocks()
     trained = ",".join(map(str, preset.budgets)) if preset and pipe.elastic is None else BUDGETS
-    wanted = [parse_budget(text) for text in (budgets or trained).split(",")]
+    wanted = parse_budgets(budgets or trained)
     guidance = dense.flow.guidance_scale if guidance is None else guidance
     how = dict(batch=batch, steps=steps, guidance=guidance)
     more = dict(passes=passes, warmup=warmup, plain=plain)

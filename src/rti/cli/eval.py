@@ -9,12 +9,21 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rti.cli.generate import Drawing
-from rti.cli.options import MODEL, TEXT_BUDGET, Runtime, budget_option, command, number_option, seed_option
+from rti.cli.options import (
+    MODEL,
+    TEXT_BUDGET,
+    Runtime,
+    budget_option,
+    command,
+    number_option,
+    seed_option,
+    usual_budgets,
+)
 from rti.cli.output import say, show_table
 from rti.method.budgets import parse_budget
 
 if TYPE_CHECKING:
-    from rti.pipeline import Pipeline
+    pass
 
 evaluations = typer.Typer(
     no_args_is_help=True,
@@ -60,7 +69,7 @@ def scenes(
 
     pipe, settings = runtime.load(model), drawing.settings()
     names = {"model": model, "adapter": runtime.adapter}
-    budgets = _budgets(budget, pipe)
+    budgets = usual_budgets(budget, pipe)
     results = evaluate_scenes(pipe, budgets, images, seed, split, output, drawing.batch, names, **settings)
     rows = [result.row for result in results]
     how = {name: rows[0]["how"][name] for name in ("seed", "split", "steps", "guidance")}
@@ -70,11 +79,6 @@ def scenes(
         save_results(output, values, results)
         say(f"{output}: pictures with verdicts, and results.json")
     return values
-
-
-def _budgets(text: str | None, pipe: Pipeline) -> list[Any]:
-    usual = "dense" if pipe.elastic is None else "dense,0.25"
-    return [parse_budget(one) for one in (text or usual).split(",")]
 
 
 def _show(values: dict[str, Any]) -> None:
@@ -122,7 +126,7 @@ def loss(
     pipe = runtime.load(model)
     source = open_data(data, pipe.backbone.image_size, seed=seed, kind=pipe.backbone.conditioned_on)
     how = dict(examples=examples, seed=seed, text_budget=parse_budget(text_budget), batch=batch)
-    results = evaluate_loss(pipe, source, _budgets(budget, pipe), **how)
+    results = evaluate_loss(pipe, source, usual_budgets(budget, pipe), **how)
     if output is not None:
         every = {str(result.row["budget"]): result.losses.tolist() for result in results}
         write_whole(output, json.dumps({"times": results[0].times.tolist(), "losses": every}) + "\n")

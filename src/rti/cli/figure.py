@@ -12,7 +12,7 @@ from rti.cli.options import GUIDANCE, MODEL, Loading, budget_option, command, nu
 from rti.cli.output import say, whole_numbers
 from rti.cli.probe import CORE, core_of, pairs
 from rti.errors import InputError
-from rti.method.budgets import parse_budget
+from rti.method.budgets import parse_budget, parse_budgets
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,7 +77,7 @@ def gallery(
     """The budget sweep: a dense row, then every budget, the same prompts and noise, for one method or several."""
     from rti.lab.probes.gallery import gallery as draw
 
-    wanted = [parse_budget(text) for text in budgets.split(",")]
+    wanted = parse_budgets(budgets)
     run = pictures.open(output)
     own = {run.pipe.elastic.config.name: run.pipe} if run.pipe.elastic else {}
     return pictures.write(*draw(run, own | pictures.trained(trained), wanted), output)

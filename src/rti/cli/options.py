@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import typer
 
 from rti.cli.output import show_json
-from rti.errors import InputError
+from rti.errors import check_finite, check_whole
+from rti.method.budgets import Budget, parse_budgets
 from rti.presets import PRESETS
 from rti.shipped import SHIPPED
 
@@ -30,8 +30,8 @@ def number_option(default: int | None, *names: str, help: str, least: int = 1, m
     """A whole number between bounds: beyond them it is a slip, which would end in an overflow or without memory."""
 
     def check(option: typer.CallbackParam, value: int | None) -> int | None:
-        if value is not None and not least <= value <= most:
-            raise InputError(f"{option.name.replace('_', ' ')} must be from {least} to {most}, got {value}")
+        if value is not None:
+            check_whole(option.name.replace("_", " "), value, most, least)
         return value
 
     return typer.Option(default, *names, help=help, callback=check)
@@ -42,8 +42,8 @@ def steps_option(default: int | None, help: str = "Sampling steps. Default: the 
 
 
 def _check_guidance(value: float | None) -> float | None:
-    if value is not None and not math.isfinite(value):
-        raise InputError(f"guidance scale {value} is not usable; allowed: a finite number, 1 for none")
+    if value is not None:
+        check_finite("guidance scale", value)
     return value
 
 
@@ -57,6 +57,11 @@ def seed_option(default: int, help: str) -> Any:
 def budget_option(default: str | None, help: str) -> Any:
     """One budget or several: both spellings, in every command."""
     return typer.Option(default, "--budget", "--budgets", help=help)
+
+
+def usual_budgets(text: str | None, pipe: Pipeline) -> list[Budget]:
+    """The rows that were asked for; else dense, and a quarter of the patches where there is an adapter."""
+    return parse_budgets(text or ("dense" if pipe.elastic is None else "dense,0.25"))
 
 
 TEXT_BUDGET = typer.Option(

@@ -46,7 +46,7 @@ def show_values(title: str, values: dict[str, Any]) -> None:
 def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if abs(value) < 0.1 else f"{value:.2f}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
 def safe(text: str) -> str:

@@ -11,7 +11,7 @@ import typer
 from rti.cli.options import GUIDANCE, MODEL, Loading, budget_option, command, number_option, seed_option, steps_option
 from rti.cli.output import say, show_table, span
 from rti.errors import InputError
-from rti.method.budgets import parse_budget
+from rti.method.budgets import parse_budget, parse_budgets
 from rti.presets import usual_core
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def routing(
     """
     from rti.lab.probes.routing import probe_routing
 
-    wanted = [parse_budget(text) for text in budgets.split(",")]
+    wanted = parse_budgets(budgets)
     values = probe_routing(probe.open(prompts, watched)[0], probe.output, wanted)
     cells = []
     for row in values["rows"]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from rti.cli.options import MODEL_HELP, Runtime, Sampling, budget_option, command, seed_option
+from rti.cli.options import MODEL_HELP, Runtime, Sampling, budget_option, command, seed_option, usual_budgets
 from rti.cli.output import counted, show_table, span, whole_numbers
 from rti.errors import InputError
 from rti.method.config import CUT_NAMES, CUT_SOURCES
@@ -59,8 +60,6 @@ def sample(
     if not prompts and not labels:
         raise InputError("nothing to draw: give prompts, or --labels for a class-conditional model")
 
-    import time
-
     import torch
     from PIL import Image
 
@@ -79,7 +78,7 @@ def sample(
         text = sampling.text_budget is not None
         pipe.model = attach(pipe.model, RegionConfig(core=where, cuts=cuts, cuts_from=cuts_from, text_regions=text))
 
-    rows = [parse_budget(text) for text in (budget or ("dense,0.25" if pipe.elastic else "dense")).split(",")]
+    rows = usual_budgets(budget, pipe)
     rows = [None if row is None else resolve_budget(row, patches) for row in rows]
     if pipe.elastic is None and any(rows):
         raise InputError(

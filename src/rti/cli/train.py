@@ -82,13 +82,13 @@ def train(
     --cuts gaps --cuts-from features. Any setting below can be given; --dry-run shows all of a run.
     To resume, run the same command again. On several GPUs or machines: accelerate launch -m rti.train MODEL ...
     """
-    from rti.training.assemble import describe, make_trainer
-    from rti.training.settings import resolve
+    from rti.training.assemble import make_trainer, preview
+    from rti.training.settings import read_settings
 
     given = {"model": model, "output": output, "data": data} | settings
-    config, reduced = resolve(given, reduction, dry_run)
+    config, reduced = read_settings(given, reduction, dry_run)
     if dry_run:
-        values = describe(config, reduced)
+        values = preview(config, reduced)
         show_values(f"rti train {model}", values)
         return values
     return run_and_show(make_trainer(config, reduced), f"rti train {model}", "adapter")

@@ -11,13 +11,23 @@ shuffle  the order of each epoch
 opening  from what the user writes to a source
 
     source = open_data("cc12m/{000..099}.tar@0.06,photos/@0.016", size=512)
-    examples, order = Tolerant(source), Order.of(source, seed)
-    example, index, skipped = examples[order.index(position)]
+    examples, shuffle = Tolerant(source), Shuffle.of(source, seed)
+    example, index, skipped = examples[shuffle.index(position)]
 """
 
 from rti.data.mixture import Mixture
 from rti.data.opening import open_data
-from rti.data.shuffle import Order
+from rti.data.shuffle import Shuffle
 from rti.data.source import BrokenExample, Drawn, Example, Source, Tolerant, prepare_image
 
-__all__ = ["BrokenExample", "Drawn", "Example", "Mixture", "Order", "Source", "Tolerant", "open_data", "prepare_image"]
+__all__ = [
+    "BrokenExample",
+    "Drawn",
+    "Example",
+    "Mixture",
+    "Shuffle",
+    "Source",
+    "Tolerant",
+    "open_data",
+    "prepare_image",
+]

@@ -8,6 +8,8 @@ import re
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from filelock import FileLock  # comes with huggingface_hub
+
 from rti.errors import InputError
 from rti.files import in_one_line, whole_file
 
@@ -33,8 +35,6 @@ def fetch(address: str, quiet: bool = False) -> Path:
     with in_one_line(f"cannot download {address}"):
         if address.startswith("hf://"):
             return _from_hub(address)
-        from filelock import FileLock  # comes with huggingface_hub
-
         name = PurePosixPath(unquote(urlsplit(address).path)).name or "file"
         target = cache_folder() / "shards" / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{name}"
         if not target.exists():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rti.data.shuffle import Order
+from rti.data.shuffle import Shuffle
 from rti.data.source import Source
 from rti.errors import InputError, check_finite
 from rti.seeds import scramble
@@ -17,7 +17,7 @@ _BLOCK = 1 << 16
 class Mixture(Source):
     """Draw number `index` comes from a source picked by weight, from a hash of (seed, index).
 
-    If it is the r-th draw from that source, it is the source's r-th example in the source's own `Order`. So each
+    If it is the r-th draw from that source, it is the source's r-th example in the source's own `Shuffle`. So each
     source is walked in shuffled order, none of its examples comes twice within an epoch of that source, and
     small sources begin their next epoch earlier than large ones.
 
@@ -39,13 +39,13 @@ class Mixture(Source):
         self.sources, self.kind = list(sources), sources[0].kind
         self.weights = [weight / sum(weights) for weight in weights]
         self._key = scramble(seed & (1 << 64) - 1)
-        self._orders = [Order.of(source, scramble(self._key ^ number)) for number, source in enumerate(sources, 1)]
+        self._shuffles = [Shuffle.of(source, scramble(self._key ^ number)) for number, source in enumerate(sources, 1)]
         self._counts = [np.zeros(len(sources), dtype=np.int64)]  # draws from each source before each block
         self._block: tuple[int, np.ndarray] = (-1, np.empty(0))  # the block read last
 
     def locate(self, index: int) -> tuple[Source, int]:
         number, rank = self.pick(index)
-        return self.sources[number].locate(self._orders[number].index(rank))
+        return self.sources[number].locate(self._shuffles[number].index(rank))
 
     def pick(self, index: int) -> tuple[int, int]:
         """Which source, and how many draws it had before."""

@@ -32,7 +32,7 @@ def open_data(spec: str, size: Size, flip: bool = False, seed: int = 0, kind: st
 
     size  pictures are scaled and cropped to it, a side or (height, width)
     flip  mirrored pictures as well
-    seed  of scenes, mixtures and many remote shards; the shuffling of other sources is the affair of `Order`
+    seed  of scenes, mixtures and many remote shards; the shuffling of other sources is the affair of `Shuffle`
     kind  "text" or "labels" if the model needs that; without it, whatever is found
     """
     check_whole("seed", seed, 2**64 - 1, least=0)

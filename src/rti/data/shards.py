@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rti.data.fetch import cache_folder, fetch
-from rti.data.shuffle import Order
+from rti.data.shuffle import Shuffle
 from rti.data.source import MOST_BYTES, BrokenExample, PictureSource, Size, Source, caption_of, check_caption, record_of
 from rti.errors import InputError
 from rti.files import first_line, require_regular, whole_file
@@ -99,7 +99,7 @@ class RemoteShards(Source):
     def __init__(self, name: str, addresses: list[str], size: Size, flip: bool, kind: str | None, seed: int) -> None:
         self.name, self.addresses, self.size, self.flip, self.kind = name, addresses, size, flip, kind
         self._key = scramble(seed)
-        self._order = Order(len(addresses), self._key)  # of the shards
+        self._shuffle = Shuffle(len(addresses), self._key)  # of the shards
         self._lengths: dict[str, int] = {}  # of shards that have been here
         self._span = range(0)  # the indices of the window that is open
         self._enter(0)
@@ -120,7 +120,7 @@ class RemoteShards(Source):
                 raise InputError(f"{self.name} is empty: none of its {len(self.addresses)} shards holds a picture")
         self._span = range(start, start + length)
         self._window = ShardSource(self.name, self._shards(number), self.size, self.flip, self.kind)
-        self._inner = Order(length, scramble(self._key ^ number + 1))
+        self._inner = Shuffle(length, scramble(self._key ^ number + 1))
         threading.Thread(target=_load_ahead, args=(self._shards(number + 1),), daemon=True).start()
 
     def _shards(self, number: int) -> list[str]:
@@ -128,7 +128,7 @@ class RemoteShards(Source):
         count = len(self.addresses)
         epoch, place = divmod(number, -(-count // WINDOW))
         ranks = range(count)[place * WINDOW : (place + 1) * WINDOW]
-        return [self.addresses[self._order.index(epoch * count + rank)] for rank in ranks]
+        return [self.addresses[self._shuffle.index(epoch * count + rank)] for rank in ranks]
 
     def _length(self, address: str) -> int:
         if address not in self._lengths:

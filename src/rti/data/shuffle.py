@@ -10,7 +10,7 @@ _MASK = (1 << 64) - 1
 _ROUNDS = 8
 
 
-class Order:
+class Shuffle:
     """Every epoch visits each index once, in an order that depends on (seed, epoch) alone.
 
     A Feistel network permutes the smallest 2^(2k) >= length; what falls outside is sent through again until it falls
@@ -21,12 +21,12 @@ class Order:
     """
 
     def __init__(self, length: int | None, seed: int = 0) -> None:
-        check_whole("length of an order", 1 if length is None else length)
+        check_whole("length of a shuffle", 1 if length is None else length)
         self.length, self.seed = length, seed
         self._half = max(1, ((length or 1) - 1).bit_length() + 1 >> 1)  # bits of each half
 
     @classmethod
-    def of(cls, source: Source, seed: int = 0) -> Order:
+    def of(cls, source: Source, seed: int = 0) -> Shuffle:
         """The order in which to train on a source."""
         return cls(None if source.endless else len(source), seed)
 

@@ -1,7 +1,7 @@
 """Budgets: how many region tokens the core may use, as a number, a share, a word, or one of these for each step.
 
-The same words everywhere: 256, 0.25, "25%", and "dense" for the frozen backbone alone, which is also what no budget
-means where pictures are drawn.
+256, 0.25 and "25%" everywhere. In a pipeline and on the command line "dense", or no budget, is the frozen backbone
+alone; below them no budget means as many regions as patches.
 """
 
 from __future__ import annotations
@@ -67,6 +67,11 @@ def resolve_schedule(budget: Any, steps: int, patches: int) -> list[int]:
 def is_dense(budget: Any) -> bool:
     """Whether a budget asks for the frozen backbone alone: by the word, or because there is none."""
     return budget is None or (isinstance(budget, str) and parse_budget(budget) is None)
+
+
+def parse_budgets(text: str) -> list[Budget]:
+    """Budgets as typed, with commas between them."""
+    return [parse_budget(one) for one in text.split(",")]
 
 
 def parse_budget(text: str | None) -> Any:

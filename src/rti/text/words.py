@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from rti.errors import InputError
+from rti.files import read_json, whole_file, write_whole
 from rti.text.vocabulary import VOCABULARY, encode, words_of
 
 WORDS = "rti-words"  # what a config calls this kind of encoder
@@ -43,16 +44,16 @@ class WordEncoder(nn.Module):
     def save_pretrained(self, folder: str | Path, values: dict[str, torch.Tensor] | None = None) -> None:
         """Write it to a folder; `values` are its tensors where they are not its own, such as an average's."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         state = {name: value.detach().contiguous() for name, value in (values or self.state_dict()).items()}
-        save_file(state, folder / "model.safetensors")
+        with whole_file(folder / "model.safetensors") as path:
+            save_file(state, path)
         config = {"kind": WORDS, "width": self.embedding.embedding_dim, "words": list(VOCABULARY)}
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> WordEncoder:
         folder = Path(folder)
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = read_json(folder / "config.json")
         if config.get("kind") != WORDS or tuple(config.get("words", ())) != VOCABULARY:
             raise InputError(f"{folder} was made for another vocabulary than this version of rti has")
         encoder = cls(config["width"])

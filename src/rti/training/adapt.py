@@ -36,7 +36,7 @@ from rti.training.closed_form import collect
 from rti.training.config import AdaptConfig
 from rti.training.distillation import Distillation, DistillationObjective
 from rti.training.draws import Dial
-from rti.training.settings import CONFIG, check_fits, check_unchanged, resolve, write_settings
+from rti.training.settings import CONFIG, check_fits, check_unchanged, read_settings, write_settings
 from rti.training.state import checkpoints
 from rti.training.trainer import Trainer
 
@@ -115,7 +115,7 @@ class Adapting:
             budgets = tuple(max(1, backbone.patches // share) for share in (16, 8, 4, 2))
             usual = {"budgets": budgets, "core": default_core(backbone.depth)}
         typed = {key: value for key, value in given.items() if value is not None}
-        config, reduction = resolve({"model": name} | usual | typed, kind=AdaptConfig)
+        config, reduction = read_settings({"model": name} | usual | typed, kind=AdaptConfig)
         return cls(config, reduction, backbone, encoder, prompts)
 
     def __init__(

@@ -21,7 +21,8 @@ from rti.loading import FAMILIES, build, load_backbone
 from rti.method.config import ReductionConfig, check_all_finite
 from rti.method.reductions import make_reduction
 from rti.parsing import parse_pairs
-from rti.presets import FROM_SCRATCH, find_preset, preset_of
+from rti.presets import FROM_SCRATCH, find_preset
+from rti.resolve import describe
 from rti.seeds import seeded
 from rti.text.encoder import WORDS, TextEncoder, load_text_encoder, text_encoder_of
 from rti.text.words import WordEncoder
@@ -116,10 +117,9 @@ def start_from(backbone: Backbone, encoder: TextEncoder | None, folder: Path) ->
         encoder.load_state_dict(load_text_encoder(text_encoder_of(saved)).state_dict())
 
 
-def describe(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
+def preview(config: TrainConfig, reduction: ReductionConfig) -> dict[str, Any]:
     """What a run would do, without weights or data: counts, and what a step costs."""
-    preset = preset_of(config.model)
-    backbone = build(preset.family, preset.sizes) if preset else load_backbone(config.model)
+    backbone = describe(config.model)[0]
     check_fits(config, reduction, backbone)
     with torch.device("meta"):
         module = make_reduction(reduction, backbone)

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 from rti.errors import InputError, check_choice, check_finite
 from rti.method.config import setting
+from rti.precision import TYPED
 from rti.presets import SCENES_TRAINING, find_preset
 
 STAGES = ("all", "linear", "distil")
 PRECISIONS, TRACKERS, OPTIMISERS = ("no", "bf16", "fp16"), ("tensorboard", "wandb", "none"), ("muon", "adamw")
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class AdapterConfig(RunConfig):
 
     budgets: tuple[int, ...] = setting(least=1, help="Regions to serve; each step draws one of them.")
     init: str | None = setting(None, help="random: random weights, to try the machinery.")
-    dtype: str = setting("float32", among=DTYPES, help="Of the frozen weights; what trains is always float32.")
+    dtype: str = setting("float32", among=TYPED, help="Of the frozen weights; what trains is always float32.")
     blind: float = setting(0.1, least=0, most=1, help="Share of steps without one, as at a sampler's first step.")
     text_budgets: tuple[int, ...] = setting((), least=1, help="Text regions, one drawn a step; none: all of the text.")
     full_text: float = setting(0.25, least=0, most=1, help="Share of steps with all of the text, beside text budgets.")

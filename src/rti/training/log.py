@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from PIL import Image
+from tqdm.auto import tqdm
 
 from rti.errors import InputError
 from rti.images import contact_sheet, enlarge, save_image
@@ -29,8 +30,6 @@ class Journal:
     """What a run tells while it goes on. Only the main process speaks; the others keep silent."""
 
     def __init__(self, trainer: Trainer):
-        from tqdm.auto import tqdm
-
         self.trainer, self.speaks = trainer, trainer.accelerator.is_main_process
         config, path = trainer.config, trainer.folder.resolve()
         self.losses: dict[str, list[float]] = defaultdict(list)

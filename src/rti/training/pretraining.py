@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from rti.backbones.base import Backbone, Condition
+from rti.checkpoint import under
 from rti.flow import interpolate
 from rti.loading import save_backbone
 from rti.text.encoder import TextEncoder
@@ -121,9 +122,6 @@ class BaseTraining(DataTask):
         ]
 
     def save(self, folder: Path, values: dict[str, torch.Tensor]) -> None:
-        def part(prefix: str) -> dict[str, torch.Tensor]:
-            return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
-
-        save_backbone(self.backbone, folder / "model", part("backbone."))
+        save_backbone(self.backbone, folder / "model", under("backbone.", values))
         if self.words is not None:
-            self.words.save_pretrained(folder / "model" / "text_encoder", part("words."))
+            self.words.save_pretrained(folder / "model" / "text_encoder", under("words.", values))

@@ -16,6 +16,7 @@ from rti.method.config import ReductionConfig, check_all_finite
 from rti.method.reductions import REDUCTIONS
 from rti.parsing import convert_stored
 from rti.presets import PRESETS, SCENES_TRAINING
+from rti.shipped import shipped
 from rti.training.config import FREE, GONE, AdapterConfig, TrainConfig
 from rti.training.state import checkpoints
 
@@ -23,7 +24,7 @@ CONFIG = "config.json"
 Settings = TypeVar("Settings", bound=AdapterConfig)
 
 
-def resolve(
+def read_settings(
     given: dict[str, Any],
     reduction: str | None = None,
     dry_run: bool = False,
@@ -49,7 +50,7 @@ def resolve(
     reduced = REDUCTIONS[name][0]
     values = convert_stored(stored | given, reduced, kind)
     model = values.get("model")
-    if model is not None and not os.path.exists(model):
+    if model is not None and (shipped(model) is not None or not os.path.exists(model)):
         if usual := kind.preset_values(model):
             values = usual | {"core": reduced.own_core(usual["core"])} | values
         elif not is_repository_name(model) and not {"budgets", "core"} <= values.keys():

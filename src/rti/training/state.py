@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout  # comes with huggingface_hub
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -36,8 +37,6 @@ def hold(run: Path) -> Any:
 
     The system lets go of the folder when this process ends, however it does.
     """
-    from filelock import FileLock, Timeout  # comes with huggingface_hub
-
     lock = FileLock(run / LOCK, timeout=0)
     with in_one_line(f"cannot write to {run}"):
         run.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from rti.backbones.base import Backbone, Condition
-from rti.data import Drawn, Order, Source, Tolerant
+from rti.data import Drawn, Shuffle, Source, Tolerant
 from rti.elastic import ElasticModel
 from rti.errors import InputError
 from rti.text.encoder import TextEncoder
@@ -33,10 +33,10 @@ class Stream(Dataset):
     """A source as an endless stream of examples, in the order of training."""
 
     def __init__(self, source: Source, seed: int):
-        self.source, self.order = Tolerant(source), Order.of(source, seed)
+        self.source, self.shuffle = Tolerant(source), Shuffle.of(source, seed)
 
     def __getitem__(self, position: int) -> Drawn:
-        return self.source[self.order.index(position)]
+        return self.source[self.shuffle.index(position)]
 
 
 def micro_batches(

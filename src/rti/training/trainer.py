@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from rti.checkpoint import under
 from rti.errors import InputError
 from rti.files import first_line
 from rti.precision import emulated_warning, is_emulated
@@ -237,21 +238,17 @@ class Trainer:
         self.step = values["step"]
         self.skipped, self.bad_in_a_row, self.broken, self.average.updates = (values[name] for name in COUNTS)
         self.generator.set_state(tensors["generator"])
-        self.task.load_state(_under("task.", tensors))
+        self.task.load_state(under("task.", tensors))
         if self.accelerator.scaler is not None and "scaler" in values:
             self.accelerator.scaler.load_state_dict(values["scaler"])
         for name, value in self._weights().items():
             put(value, tensors[name])
         for name, parameter in self.parameters.items():
-            if state := _under(f"optimiser.{name}.", tensors):
+            if state := under(f"optimiser.{name}.", tensors):
                 self.owners[parameter].state[parameter] = {
                     key: put(torch.zeros_like(parameter), value) if value.ndim else value
                     for key, value in state.items()
                 }
-
-
-def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _engine(config: RunConfig) -> Any:

@@ -207,7 +207,7 @@ class Generation:
 
 
 def weights_of(pipe: Pipeline) -> str:
-    """Which weights draw: a folder may hold others by now. Those merged for good are others than those not merged."""
+    """Which weights draw: a folder may hold others by now. Those fused for good are others than those not fused."""
     elastic = pipe.elastic
     with elastic.unfused() if elastic is not None and not elastic.fused_for_good else nullcontext():
         parts = [weights_digest(pipe.backbone if elastic is None else elastic)]

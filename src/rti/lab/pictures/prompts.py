@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rti.data.fetch import fetch
 from rti.errors import InputError, check_whole
 from rti.files import in_one_line, require_regular
 from rti.flow import picture_seed
@@ -194,8 +195,6 @@ BENCHMARKS = {  # where the file is, and its sha256; None where we could not lea
 
 def fetch_benchmark(name: str) -> Path:
     """The local copy of a benchmark's file; one whose content is not what it should be is thrown away and refused."""
-    from rti.data.fetch import fetch
-
     address, wanted = BENCHMARKS[name]
     path = fetch(address)
     found = hashlib.sha256(path.read_bytes()).hexdigest()

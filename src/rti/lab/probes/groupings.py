@@ -24,6 +24,7 @@ from rti.lab.probes.trajectory import Moment, Run
 from rti.method.budgets import Budget, resolve_budget
 from rti.method.config import ORDER_NAMES, RegionConfig
 from rti.method.reductions import REDUCTIONS, Reduction, make_reduction
+from rti.seeds import seeded
 
 MEASURES = ("spread", "spread_per_patch", "size_detail", "retained")
 
@@ -80,8 +81,7 @@ def order_rows(backbone: Backbone, core: tuple[int, int], cuts: str = "gaps") ->
 
 def _fresh(title: str, config: Any, backbone: Backbone) -> Row:
     config.check_fits(backbone.depth)
-    with torch.random.fork_rng(devices=[]), torch.device(backbone.device):
-        torch.manual_seed(0)  # a reduction with weights of its own starts from the same ones each time
+    with seeded(0), torch.device(backbone.device):  # one with weights of its own starts from the same ones each time
         return Row(title, make_reduction(config, backbone).to(backbone.dtype).eval())
 
 

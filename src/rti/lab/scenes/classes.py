@@ -69,5 +69,5 @@ def _scene(index: int, seed: int, stream: int) -> tuple[Scene, np.random.Generat
     rng = np.random.default_rng([stream, seed, index])
     texture = draw_texture(rng)
     turn, place = divmod(index, len(CLASSES))
-    order = np.random.default_rng([stream + 1, seed, turn]).permutation(len(CLASSES))  # of all labels, in this turn
-    return class_scene(order[place], texture), rng
+    labels = np.random.default_rng([stream + 1, seed, turn]).permutation(len(CLASSES))  # all of them, in each turn
+    return class_scene(labels[place], texture), rng

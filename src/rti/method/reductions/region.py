@@ -20,9 +20,9 @@ class RegionReduction(GroupedReduction):
         learned, centred = config.interface == "learned", config.position == "centre"
         super().__init__(config, backbone, learned, config.size_embedding, centred, config.sized_write)
         self.patch_size, self.image_size = backbone.patch_size, backbone.image_size
-        walk, position = order(config.order, *backbone.grid)
+        walk, inverse = order(config.order, *backbone.grid)
         self.register_buffer("walk", walk, persistent=False)
-        self.register_buffer("position", position, persistent=False)
+        self.register_buffer("inverse", inverse, persistent=False)
 
     def regions(self, tokens: Tokens, budget: int, estimate: torch.Tensor | None = None) -> torch.Tensor:
         config = self.config
@@ -34,7 +34,7 @@ class RegionReduction(GroupedReduction):
                 ids = partition(self._patches(estimate, batch), budget, config.cuts, config.size_prior)
         else:
             ids = partition(tokens.image.detach()[:, self.walk], budget, config.cuts, config.size_prior)
-        return ids[:, self.position].repeat(batch // len(ids), 1)
+        return ids[:, self.inverse].repeat(batch // len(ids), 1)
 
     def _patches(self, estimate: torch.Tensor, batch: int) -> torch.Tensor:
         """The estimate's patches along the walk. One estimate may serve several branches of a guided batch."""

@@ -29,7 +29,7 @@ from rti.method.reductions.base import Reduction, Span
 class SkipConfig(ReductionConfig):
     """No budget: blocks alternate between all image tokens and the share `capacity` of them.
 
-    `extra_groups` of the last groups of two blocks run twice: rti train jit-b16 --reduction token-skip --extra-groups 3
+    `extra_groups` of the last groups of two blocks run twice: rti train MODEL --reduction token-skip --extra-groups 3
     """
 
     name: ClassVar[str] = "token-skip"
