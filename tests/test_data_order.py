@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rti.data import BrokenExample, Drawn, Example, Mixture, Shuffle, Source, Tolerant, open_data
-from rti.data.shuffle import scramble
 from rti.errors import InputError
 from rti.lab.scenes.source import ScenesSource
+from rti.seeds import scramble
 
 
 class Numbers(Source):

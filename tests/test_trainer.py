@@ -24,7 +24,7 @@ from rti.data import Example, Source
 from rti.loading import build
 from rti.method.reductions.skip import SkipConfig
 from rti.presets import FROM_SCRATCH, PRESETS, SCENES_TRAINING
-from rti.training.config import PretrainConfig, TrainConfig, preset_values
+from rti.training.config import PretrainConfig, TrainConfig
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Adaptation, Dial
 from rti.training.state import CannotSave, checkpoints
@@ -567,7 +567,7 @@ def test_a_micro_batch_fits_its_batch(batch, most, at_once):
 
 @pytest.mark.parametrize("name", [*PRESETS, *SCENES_TRAINING])
 def test_what_a_preset_trains_with_fits_its_model(name):
-    values = dict(preset_values(name))
+    values = dict(TrainConfig.preset_values(name))
     core = values.pop("core")
     config = TrainConfig(model=name, output="o", data="d", **values)
     family, sizes = FROM_SCRATCH[name] if name in FROM_SCRATCH else (PRESETS[name].family, PRESETS[name].sizes)

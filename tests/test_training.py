@@ -7,10 +7,10 @@ import torch
 
 import rti
 from rti.parsing import convert_stored, parse_pairs
-from rti.training.assemble import check_unchanged
 from rti.training.config import TrainConfig
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial, ElasticObjective
+from rti.training.settings import check_unchanged
 from rti.training.state import save_checkpoint
 from rti.training.trainer import MovingAverage
 from tiny import make_backbone, make_condition, refused

@@ -1,5 +1,7 @@
 """Write: every patch moves by a linear map of itself and its region's change."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -80,3 +82,32 @@ def test_bfloat16_gives_bfloat16_near_the_float32_result(fresh):
     expected = module(patches.float(), change.float(), regions)
     assert written.dtype == torch.bfloat16
     torch.testing.assert_close(written.float(), expected, rtol=0, atol=0.004 * expected.abs().max().item())
+
+
+def test_a_map_by_size_adds_the_more_the_larger_the_region():
+    """Region 0 has one patch of the four, so g alone; region 1 has three, so log_4(3) of h as well."""
+    generator = torch.Generator().manual_seed(0)
+    module = Write(3, patches=4)
+    assert [name for name, _ in module.named_parameters()] == ["g.weight", "g.bias", "h.weight", "h.bias"]
+    patches, change = torch.randn(1, 4, 3, generator=generator), torch.randn(1, 2, 3, generator=generator)
+    regions = torch.tensor([[1, 0, 1, 1]])
+    assert torch.equal(module(patches, change, regions), patches + change[:, regions[0]])  # fresh: as without h
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(generator=generator)
+    written = module(patches, change, regions)
+    by_g = write(patches, change, regions, module.g.weight, module.g.bias)
+    by_h = write(patches, change, regions, module.h.weight, module.h.bias) - patches
+    share = torch.tensor([1.0, 0.0, 1.0, 1.0])[:, None] * math.log(3) / math.log(4)
+    assert_close(written, by_g + share * by_h, patches, change, gain=20)
+
+
+def test_correcting_adds_a_map_of_the_features():
+    generator = torch.Generator().manual_seed(0)
+    for module in (Write(3), Write(3, patches=4)):
+        patches, change = torch.randn(1, 4, 3, generator=generator), torch.randn(1, 2, 3, generator=generator)
+        regions = torch.tensor([[1, 0, 1, 1]])
+        features, before = module.features(patches, change, regions), module(patches, change, regions)
+        solution = torch.randn(features.shape[-1], 3, generator=generator)
+        module.correct(solution)
+        assert_close(module(patches, change, regions), before + features @ solution, patches, change, gain=40)

@@ -20,6 +20,7 @@ _PUBLIC = {
     "ElasticModel": "rti.elastic",
     "load": "rti.elastic",
     "Pipeline": "rti.pipeline",
+    "adapt": "rti.training.adapt",
     "euler": "rti.sampling",
     "heun": "rti.sampling",
     "sample": "rti.sampling",
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from rti.sampling import euler as euler
     from rti.sampling import heun as heun
     from rti.sampling import sample as sample
+    from rti.training.adapt import adapt as adapt
 
 
 def __getattr__(name: str) -> Any:

@@ -23,7 +23,7 @@ from rti import __version__
 from rti.backbones.base import Backbone
 from rti.checkpoint import State, read_state, require_match, under
 from rti.errors import InputError
-from rti.files import fetch_repository, in_one_line, is_repository_name, local_path, read_json
+from rti.files import fetch_repository, in_one_line, is_repository_name, local_path, read_json, write_whole
 from rti.loading import FAMILIES, build
 from rti.lora import ADAPTER
 from rti.method.config import ReductionConfig
@@ -187,6 +187,12 @@ def push(model: ElasticModel, repository: str, private: bool = False, message: s
         save(model, folder)
         api.create_repo(repository, private=private, exist_ok=True)
         return str(api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message))
+
+
+def note(folder: Path, text: str) -> None:
+    """Add to the card of an adapter."""
+    card = folder / "README.md"
+    write_whole(card, card.read_text(encoding="utf-8") + text)
 
 
 def _lora_state(backbone: Backbone, values: State | None = None, prefix: str = PEFT_PREFIX) -> State:

@@ -56,6 +56,18 @@ def heun(velocity: Velocity, x: torch.Tensor, times: torch.Tensor, callback: Cal
 SOLVERS = {"euler": euler, "heun": heun}
 
 
+def guidance_applies(t: torch.Tensor, interval: torch.Tensor) -> torch.Tensor:
+    """Whether it does at time t: inside the open interval, or from the very start if that begins at 0."""
+    low, high = interval
+    return (t < high) & ((low == 0) | (t > low))
+
+
+def guide(both: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
+    """Classifier-free guidance of [conditional ; unconditional] clean images: (2 B, C, H, W) -> (B, C, H, W)."""
+    conditional, unconditional = both.chunk(2)
+    return scale * conditional - (scale - 1) * unconditional  # linear, so the same on velocities
+
+
 class GuidedVelocity:
     """The velocity of one sampling run, with classifier-free guidance; lives as long as the run.
 
@@ -93,14 +105,11 @@ class GuidedVelocity:
         if not self.guides(t):
             return self.model(x, t, self.condition, budget=budget, estimate=self.estimate)
         both = self.model(torch.cat([x, x]), t, self.both, budget=budget, estimate=self.estimate)
-        conditional, unconditional = both.chunk(2)
-        return self.scale * conditional - (self.scale - 1) * unconditional  # linear, so the same on velocities
+        return guide(both, self.scale)
 
     def guides(self, t: torch.Tensor) -> bool:
-        """Whether guidance applies at time t: inside the open interval, or from the very start if it begins at 0."""
-        low, high = self.interval
-        t = t.to(low.device)
-        return self.scale != 1.0 and bool((t < high) & ((low == 0) | (t > low)))
+        """Whether the second branch is needed at time t."""
+        return self.scale != 1.0 and bool(guidance_applies(t.to(self.interval.device), self.interval))
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ from rti.cli.regions import regions
 from rti.cli.sample import sample
 from rti.cli.score import scores
 from rti.cli.study import study
-from rti.cli.train import SettingsCommand, pretrain, train
+from rti.cli.train import SettingsCommand, adapt, pretrain, train
 from rti.cli.web import web
 from rti.errors import InputError
 
@@ -42,7 +42,7 @@ app = typer.Typer(
 )
 for command in (web, sample, regions, info, bench, study, generate, compare):
     app.command()(command)
-for command in (train, pretrain):
+for command in (adapt, train, pretrain):
     app.command(cls=SettingsCommand)(command)
 app.add_typer(evaluations, name="eval")
 app.add_typer(scores, name="score")

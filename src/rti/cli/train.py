@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from rti.cli.options import MODEL_HELP, command
-from rti.cli.output import show_error, show_values
+from rti.cli.output import show_error, show_table, show_values
 from rti.presets import FROM_SCRATCH
 
 if TYPE_CHECKING:
@@ -28,17 +28,20 @@ class SettingsCommand(TyperCommand):
 
     @cached_property
     def whole(self) -> TyperCommand:
+        from rti.method.config import RegionConfig
         from rti.method.reductions import REDUCTIONS
-        from rti.training.config import PretrainConfig, RunConfig, TrainConfig
+        from rti.training.config import AdaptConfig, PretrainConfig, RunConfig, TrainConfig
 
-        kind = {"train": TrainConfig, "pretrain": PretrainConfig}[self.name]
+        kind = {"train": TrainConfig, "pretrain": PretrainConfig, "adapt": AdaptConfig}[self.name]
         groups = {"every run (presets have values of their own)": RunConfig, f"rti {self.name}": kind}
+        if kind is AdaptConfig:
+            groups = {"rti adapt": kind, "the regions": RegionConfig}
         if kind is TrainConfig:
             groups |= {f"--reduction {name}": config for name, (config, _) in REDUCTIONS.items()}
         known = {option.name for option in self.params} | {"text_regions"}  # which follow from the text budgets
         found: dict[str, Parameter] = {}
         for title, group in groups.items():
-            usual = getattr(group, "training_defaults", dict)()
+            usual = getattr(group, "training_defaults", dict)() | getattr(kind, "reduction_defaults", {})
             for field in fields(group):
                 if field.name not in known | found.keys():
                     own = kind.__dataclass_fields__.get(field.name, field)  # whose default may be another
@@ -79,7 +82,8 @@ def train(
     --cuts gaps --cuts-from features. Any setting below can be given; --dry-run shows all of a run.
     To resume, run the same command again. On several GPUs or machines: accelerate launch -m rti.train MODEL ...
     """
-    from rti.training.assemble import make_trainer, preview, read_settings
+    from rti.training.assemble import make_trainer, preview
+    from rti.training.settings import read_settings
 
     given = {"model": model, "output": output, "data": data} | settings
     config, reduced = read_settings(given, reduction, dry_run)
@@ -112,6 +116,30 @@ def pretrain(
     given = {name: value for name, value in given.items() if value is not None}
     config = PretrainConfig(**convert_stored(given, PretrainConfig))
     return run_and_show(make_trainer(config), f"rti pretrain {model}", "model")
+
+
+@command
+def adapt(
+    model: str = typer.Argument(help=MODEL_HELP),
+    output: str = typer.Option(..., help="Folder of the run; the adapter for use is its sub-folder adapter."),
+    **settings: Any,
+) -> dict[str, Any]:
+    """Make an adapter from prompts alone: no data set, minutes instead of days. The frozen model is the teacher.
+
+    First Write's map by least squares along the model's own trajectories (--stage linear: that alone, about a minute
+    for a small model), then gradient steps for as long as --minutes allows. Without --prompts a list of varied ones is
+    used; a class-conditional model takes its classes. At the end the adapter is measured against the frozen model.
+    To resume, run the same command again. On several GPUs: accelerate launch -m rti adapt MODEL ...
+    """
+    from rti.training.adapt import Adapting
+
+    values = Adapting.of(model, {"output": output} | settings).run()
+    if values.get("stopped"):
+        show_error(f"stopped at step {values['step']}, which is saved; to resume, run the same command again")
+    elif rows := values.get("against_dense"):
+        names = ("budget", "PSNR to dense, dB", "loss against dense")
+        show_table(f"{values['adapter']}, made in {values['seconds']} s", names, [[*row.values()] for row in rows])
+    return values
 
 
 def run_and_show(trainer: Trainer, title: str, made: str) -> dict[str, Any]:

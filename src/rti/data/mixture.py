@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rti.data.shuffle import Shuffle, scramble
+from rti.data.shuffle import Shuffle
 from rti.data.source import Source
 from rti.errors import InputError, check_finite
+from rti.seeds import scramble
 
 _BLOCK = 1 << 16
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from rti.data.fetch import cache_folder, fetch
-from rti.data.shuffle import Shuffle, scramble
+from rti.data.shuffle import Shuffle
 from rti.data.source import MOST_BYTES, BrokenExample, PictureSource, Size, Source, caption_of, check_caption, record_of
 from rti.errors import InputError
 from rti.files import first_line, require_regular, whole_file
 from rti.images import ENDINGS
+from rti.seeds import scramble
 
 WINDOW = 4  # remote shards that are there at once, and whose examples are shuffled together
 # The members of an example, their places in an index, and their endings.

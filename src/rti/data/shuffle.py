@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from rti.data.source import Source
 from rti.errors import check_whole
+from rti.seeds import scramble
 
 _MASK = (1 << 64) - 1
 _ROUNDS = 8
-
-
-def scramble(value):
-    """SplitMix64's finaliser: a fixed bijection of 64-bit numbers that looks random. An int or a uint64 array."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
 
 
 class Shuffle:

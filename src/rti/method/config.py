@@ -95,6 +95,7 @@ class RegionConfig(ReductionConfig):
     interface: str = setting("learned", help="learned, or mean: pool by the mean, broadcast the change, learn nothing.")
     position: str = setting("average", help="Of a region: average of its patches' phasors, or those at its centre.")
     size_embedding: bool = setting(True, help="Tell the core how large each region is.")
+    sized_write: bool = setting(False, help="Write by a map that depends on the region's size (ours).")
 
     def __post_init__(self):
         super().__post_init__()
@@ -103,6 +104,7 @@ class RegionConfig(ReductionConfig):
         for field, allowed in choices.items():
             check_choice(field, getattr(self, field), allowed)
         check_switch("size_embedding", self.size_embedding)
+        check_switch("sized_write", self.sized_write)
         if self.size_prior is None:
             object.__setattr__(self, "size_prior", 0.5 if self.cuts_from == "estimate" else 0.0)
         check_finite("size_prior", self.size_prior, least=0)

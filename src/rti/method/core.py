@@ -46,12 +46,19 @@ class CompressedCore(nn.Module):
         """
         if torch.compiler.is_compiling() and (isinstance(budget, float) or isinstance(text_budget, float)):
             raise InputError("under torch.compile a budget is a whole number; a share would compile anew each time")
+        return self.coda(self.core(self.prelude(x, t, condition, text_budget), budget, estimate))
+
+    def core(self, tokens: Tokens, budget: Budget = None, estimate: torch.Tensor | None = None) -> Tokens:
+        """Tokens entering the core -> tokens leaving it, both with all patches; in between there are `budget`."""
         backbone, (first, last) = self._attached(), self.config.core
-        budget = resolve_budget(budget, backbone.patches)
-        tokens = self._prelude(x, t, condition, text_budget)
-        tokens = self.reduction(tokens, Span(backbone, first, last + 1), budget, estimate)  # core
-        tokens = backbone.run(tokens, last + 1, backbone.depth)  # coda
-        return backbone.head(tokens)
+        return self.reduction(
+            tokens, Span(backbone, first, last + 1), resolve_budget(budget, backbone.patches), estimate
+        )
+
+    def coda(self, tokens: Tokens) -> torch.Tensor:
+        """Tokens leaving the core -> clean image."""
+        backbone = self._attached()
+        return backbone.head(backbone.run(tokens, self.config.core[1] + 1, backbone.depth))
 
     @torch.no_grad()
     def regions(
@@ -65,9 +72,12 @@ class CompressedCore(nn.Module):
     ) -> torch.Tensor:
         """The region of each patch that a forward pass would use: (B, N) int64, patches row by row."""
         budget = resolve_budget(budget, self._attached().patches)
-        return self.reduction.regions(self._prelude(x, t, condition, text_budget), budget, estimate)
+        return self.reduction.regions(self.prelude(x, t, condition, text_budget), budget, estimate)
 
-    def _prelude(self, x: torch.Tensor, t: torch.Tensor | float, condition: Condition, text_budget: Budget) -> Tokens:
+    def prelude(
+        self, x: torch.Tensor, t: torch.Tensor | float, condition: Condition, text_budget: Budget = None
+    ) -> Tokens:
+        """Noisy image, time and condition -> tokens entering the core."""
         backbone = self._attached()
         x, t = backbone.check(x, t, condition)
         tokens = backbone.embed(x, t, self.prepare(condition, text_budget))

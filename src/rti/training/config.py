@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from rti.errors import InputError, check_choice, check_finite
 from rti.method.config import setting
 from rti.precision import TYPED
 from rti.presets import SCENES_TRAINING, find_preset
 
+STAGES = ("all", "linear", "distil")
 PRECISIONS, TRACKERS, OPTIMISERS = ("no", "bf16", "fp16"), ("tensorboard", "wandb", "none"), ("muon", "adamw")
 
 
@@ -19,7 +20,6 @@ class RunConfig:
 
     model: str
     output: str
-    data: str
     steps: int = setting(least=1, help="Steps to train; more of them lengthen a run that has ended.")
     batch: int = setting(256, least=1, help="Examples a step, of all processes and accumulated micro-batches together.")
     batch_per_device: int = setting(8, least=1, help="Most examples at once on a device; lowered to divide the batch.")
@@ -31,14 +31,11 @@ class RunConfig:
     ema: float = setting(0.9999, least=0, most=1, help="Decay of the average of the weights, which is for use.")
     time_mean: float = setting(-0.8, help="Mean of the logit-normal that times are drawn from.")
     time_deviation: float = setting(0.8, above=0, help="Its standard deviation.")
-    drop: float = setting(0.1, least=0, most=1, help="Share of examples that lose their condition.")
-    flip: bool = setting(False, help="Mirrored pictures as well.")
     start_from: str | None = setting(None, help="Begin with the weights of another run: its adapter, or its model.")
     seed: int = setting(0, least=0, most=2**63 - 1, help="Of everything that is drawn at random.")
     mixed_precision: str = setting("no", among=PRECISIONS, help=f"Autocast: {', '.join(PRECISIONS)}.")
     compile: bool = setting(False, help="Compile the blocks, by torch.compile.")
     gradient_checkpointing: bool = setting(False, help="Compute activations twice instead of keeping them.")
-    workers: int | None = setting(None, least=0, most=256, help="Processes that read data; none: 4 for a GPU, else 0.")
     text_encoder: str | None = setting(None, help="Folder or hub name of the T5; none: the one the model names.")
     log_with: str = setting("tensorboard", among=TRACKERS, help=f"Beside log.jsonl: {', '.join(TRACKERS)}.")
     log_every: int = setting(10, least=1, help="Steps between entries of the log.")
@@ -82,24 +79,46 @@ class RunConfig:
         return rise * max(fall, 0.0)
 
 
+def _usually(default: Any, name: str) -> Any:
+    """A setting of every run, with another default."""
+    return field(default=default, metadata=RunConfig.__dataclass_fields__[name].metadata)
+
+
 # What may differ when a run goes on.
 FREE = {"output", "steps", "cooldown", "workers", "batch_per_device", "gradient_checkpointing", "compile", "keep"}
-FREE |= {"log_with", "log_every", "save_every", "sample_every", "sample_count", "sample_steps"}
+FREE |= {"minutes", "log_with", "log_every", "save_every", "sample_every", "sample_count", "sample_steps"}
 GONE = {"evaluate_every", "evaluate_images", "text_cache", "estimate"}  # of runs from before these were taken out
 FREE |= GONE
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(RunConfig):
-    """One run of `rti train`: a preset or the folder of a checkpoint, frozen, and budgets to serve."""
+class DataConfig(RunConfig):
+    """What every run on data has."""
+
+    data: str
+    drop: float = setting(0.1, least=0, most=1, help="Share of examples that lose their condition.")
+    flip: bool = setting(False, help="Mirrored pictures as well.")
+    workers: int | None = setting(None, least=0, most=256, help="Processes that read data; none: 4 for a GPU, else 0.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterConfig(RunConfig):
+    """What every run for an adapter has: a preset or the folder of a checkpoint, frozen, and budgets to serve."""
+
+    needed: ClassVar[tuple[str, ...]] = ("model", "output", "budgets")
+    reduction_defaults: ClassVar[dict[str, Any]] = {}
 
     budgets: tuple[int, ...] = setting(least=1, help="Regions to serve; each step draws one of them.")
     init: str | None = setting(None, help="random: random weights, to try the machinery.")
     dtype: str = setting("float32", among=TYPED, help="Of the frozen weights; what trains is always float32.")
-    estimate_budget: int | None = setting(None, least=1, help="Regions of the pass to cut by; none: the fewest.")
     blind: float = setting(0.1, least=0, most=1, help="Share of steps without one, as at a sampler's first step.")
     text_budgets: tuple[int, ...] = setting((), least=1, help="Text regions, one drawn a step; none: all of the text.")
     full_text: float = setting(0.25, least=0, most=1, help="Share of steps with all of the text, beside text budgets.")
+
+    @classmethod
+    def preset_values(cls, model: str) -> dict[str, Any]:
+        """What the paper fixes for a released model, and what suits one that ships: its budgets and core."""
+        return {name: value for name, value in _preset(model).items() if name in ("budgets", "core")}
 
     def __post_init__(self):
         super().__post_init__()
@@ -110,13 +129,49 @@ class TrainConfig(RunConfig):
             raise InputError(f"frozen weights in {self.dtype} need --mixed-precision {wanted}, got 'no'")
 
 
-def _usually(default: Any, name: str) -> Any:
-    """A setting of every run, with another default."""
-    return field(default=default, metadata=RunConfig.__dataclass_fields__[name].metadata)
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(DataConfig, AdapterConfig):
+    """One run of `rti train`."""
+
+    needed: ClassVar[tuple[str, ...]] = ("model", "output", "data", "budgets", "steps")
+
+    estimate_budget: int | None = setting(None, least=1, help="Regions of the pass to cut by; none: the fewest.")
+
+    @classmethod
+    def preset_values(cls, model: str) -> dict[str, Any]:
+        """These, and how long and by which steps it trains on data."""
+        return _preset(model)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainConfig(RunConfig):
+class AdaptConfig(AdapterConfig):
+    """One run of `rti adapt`: prompts or labels, and time. The defaults suit one machine and minutes, not days."""
+
+    reduction_defaults: ClassVar[dict[str, Any]] = {"sized_write": True}
+
+    prompts: str | None = setting(None, help="File of prompts, one a line; none: a list of varied ones.")
+    labels: tuple[int, ...] = setting((), least=0, help="Classes of a class-conditional model; none: all of them.")
+    stage: str = setting("all", among=STAGES, help="linear: the closed form alone; distil: without it; or all.")
+    minutes: float = setting(20.0, above=0, help="How long all of it may take.")
+    linear_prompts: int = setting(48, least=1, help="Trajectories of the closed form, of 12 steps each.")
+    steps: int | None = setting(None, least=1, help="Steps of self-distillation; none: as many as the minutes allow.")
+    batch: int = _usually(8, "batch")
+    learning_rate: float = _usually(1e-3, "learning_rate")
+    warmup: int = _usually(20, "warmup")
+    ema: float = _usually(0.98, "ema")
+    guidance: float | None = setting(None, help="Guidance scale of the trajectories; none: the model's own.")
+    states: int | None = setting(None, least=8, help="States of trajectories to train on; none: what 512 MB can hold.")
+    renew: float = setting(0.25, least=0, most=1, help="New states a step, as a share of its batch.")
+    drop: float = setting(0.3, least=0, most=1, help="Share of examples that lose their condition.")
+    own: float = setting(0.5, least=0, most=1, help="Share of trajectories that the student leads itself.")
+    features: float = setting(0.1, least=0, help="Weight of the features after the core, beside the clean image.")
+    save_every: int = _usually(100, "save_every")
+    sample_every: int = _usually(0, "sample_every")
+    log_with: str = _usually("none", "log_with")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig(DataConfig):
     """One run of `rti pretrain`: every parameter trains. The defaults suit a small model on a CPU."""
 
     sizes: tuple[str, ...] = setting((), help="Fields of the model's config to change, such as image_size=32.")
@@ -137,8 +192,7 @@ class PretrainConfig(RunConfig):
             raise InputError("mixed_precision 'fp16' is not for base training; allowed: no, bf16")
 
 
-def preset_values(model: str) -> dict[str, Any]:
-    """What the paper fixes for a released model: its budgets, steps and core; and what suits a model that ships."""
+def _preset(model: str) -> dict[str, Any]:
     preset = find_preset(model)
     usual = {} if preset is None else {"budgets": preset.budgets, "steps": preset.steps, "core": preset.core}
     return SCENES_TRAINING.get(model, usual)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
-from rti.data.shuffle import scramble
+from rti.seeds import mix
+from rti.training.config import AdapterConfig
 
 
 class Draws(NamedTuple):
@@ -33,22 +33,11 @@ class DrawSettings:
     sampling_steps: int = 50  # of a sampler with this many steps
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """What torch draws inside follows from the seed, and what it draws after is as if nothing had been drawn.
-
-    On the CPU alone: a GPU's state is neither read nor changed, so no process wakes the GPUs of the others.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
-
-
 def draw(shape: Sequence[int], seed: int, step: int, examples: Sequence[int], settings: DrawSettings) -> Draws:
     """The draws of some examples of a step, by their numbers in the global batch: one generator per example."""
     rows = []
     for example in examples:
-        generator = torch.Generator().manual_seed(_mix(seed, step, example))
+        generator = torch.Generator().manual_seed(mix(seed, step, example))
         normal = torch.randn((), generator=generator)
         t = torch.sigmoid(settings.time_mean + settings.time_deviation * normal)  # logit-normal
         uniform = torch.rand(2, generator=generator)
@@ -59,12 +48,19 @@ def draw(shape: Sequence[int], seed: int, step: int, examples: Sequence[int], se
     return Draws(*(torch.stack(column) for column in zip(*rows, strict=True)))
 
 
-def _mix(*numbers: int) -> int:
-    """One seed from several numbers, by the SplitMix64 finaliser: neighbours give unrelated seeds.
+class Dial(NamedTuple):
+    """What a step draws once, the same on every process."""
 
-    Faster than `rti.flow.picture_seed`, which pictures have theirs from; neither can change without changing results.
-    """
-    state = 0
-    for number in numbers:
-        state = scramble(state + number & 0xFFFFFFFFFFFFFFFF)
-    return state >> 1
+    budget: int
+    blind: bool  # without an estimate, as at a sampler's first step
+    text_budget: int | None = None  # text regions; None: all of the text
+
+    @classmethod
+    def draw(cls, config: AdapterConfig, generator: torch.Generator) -> Dial:
+        def among(some: tuple[int, ...]) -> int:
+            return some[int(torch.randint(len(some), (), generator=generator))]
+
+        budget, blind = among(config.budgets), bool(torch.rand((), generator=generator) < config.blind)
+        if not config.text_budgets or torch.rand((), generator=generator) < config.full_text:
+            return cls(budget, blind)
+        return cls(budget, blind, among(config.text_budgets))

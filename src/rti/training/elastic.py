@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -14,27 +13,9 @@ from rti.elastic import ElasticModel
 from rti.flow import interpolate
 from rti.text.encoder import TextEncoder
 from rti.training.config import TrainConfig
-from rti.training.draws import Draws
-from rti.training.stream import Stream
-from rti.training.tasks import BETAS, Task, velocity_losses
-
-
-class Dial(NamedTuple):
-    """What a step draws once, the same on every process."""
-
-    budget: int
-    blind: bool  # without an estimate, as at a sampler's first step
-    text_budget: int | None = None  # text regions; None: all of the text
-
-    @classmethod
-    def draw(cls, config: TrainConfig, generator: torch.Generator) -> Dial:
-        def among(some: tuple[int, ...]) -> int:
-            return some[int(torch.randint(len(some), (), generator=generator))]
-
-        budget, blind = among(config.budgets), bool(torch.rand((), generator=generator) < config.blind)
-        if not config.text_budgets or torch.rand((), generator=generator) < config.full_text:
-            return cls(budget, blind)
-        return cls(budget, blind, among(config.text_budgets))
+from rti.training.draws import Dial, Draws
+from rti.training.stream import DataTask, Stream
+from rti.training.tasks import adapter_optimisers, velocity_losses
 
 
 class ElasticObjective(nn.Module):
@@ -71,7 +52,7 @@ class ElasticObjective(nn.Module):
         return self.model(x, t, condition, budget=self.estimate_budget, text_budget=text_budget)
 
 
-class Adaptation(Task):
+class Adaptation(DataTask):
     """Elastic fine-tuning: Read, Write and LoRA of an attached model."""
 
     config: TrainConfig
@@ -82,13 +63,9 @@ class Adaptation(Task):
         self.module = ElasticObjective(model, config.estimate_budget or min(config.budgets))
         if config.compile:
             model.backbone.compile_repeated_blocks(dynamic=True)  # or each budget would compile anew
-        for parameter in model.trainable_parameters().values():
-            parameter.data = parameter.data.float()  # what trains is float32, whatever the frozen weights are
 
     def optimisers(self) -> list[torch.optim.Optimizer]:
-        parameters = list(self.model.trainable_parameters().values())
-        decay = self.config.weight_decay
-        return [torch.optim.AdamW(parameters, lr=self.config.learning_rate, betas=BETAS, weight_decay=decay)]
+        return adapter_optimisers(self)
 
     def draw_once(self, generator: torch.Generator) -> Dial:
         return Dial.draw(self.config, generator)

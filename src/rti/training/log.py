@@ -100,10 +100,9 @@ class Journal:
 
 
 def draw_sheet(task: Task) -> Image.Image:
-    """The stream's first subjects, from fixed noise: a row for the frozen backbone and for each budget."""
+    """The task's first subjects, from fixed noise: a row for the frozen backbone and for each budget."""
     config, labels = task.config, task.encoder is None
-    examples = [task.stream[position].example for position in range(config.sample_count)]
-    subjects = [example.label if labels else example.caption for example in examples]
+    subjects = task.subjects(config.sample_count)
     pipe, rows = Pipeline(task.model, task.encoder), {}
     for budget in (None, *task.budgets):
         drawn = pipe(
@@ -111,7 +110,7 @@ def draw_sheet(task: Task) -> Image.Image:
             budget=budget,
             dense=budget is None,
             num_inference_steps=config.sample_steps,
-            generator=[torch.Generator().manual_seed(number) for number in range(len(examples))],
+            generator=[torch.Generator().manual_seed(number) for number in range(len(subjects))],
             progress=False,
         )
         rows["dense" if budget is None else f"R = {budget}"] = [enlarge(picture, 128) for picture in drawn.images]

@@ -17,8 +17,8 @@ from rti.loading import save_backbone
 from rti.text.encoder import TextEncoder
 from rti.training.config import PretrainConfig
 from rti.training.draws import Draws
-from rti.training.stream import MicroBatch, Stream
-from rti.training.tasks import BETAS, Task, velocity_losses
+from rti.training.stream import DataTask, MicroBatch, Stream
+from rti.training.tasks import BETAS, velocity_losses
 
 # Coefficients of the quintic iteration that Muon's author fitted: they bring singular values near 1 in five rounds.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -90,7 +90,7 @@ class BaseObjective(nn.Module):
         return velocity_losses(backbone(x, draws.t, condition), images, draws.t, backbone.flow.time_floor)
 
 
-class BaseTraining(Task):
+class BaseTraining(DataTask):
     """Base training: every parameter of a backbone, and its word vectors if it has some."""
 
     config: PretrainConfig

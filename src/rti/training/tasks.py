@@ -1,36 +1,24 @@
-"""What a run trains. The trainer knows only this contract; elastic fine-tuning and base training are two of them."""
+"""What a run trains: the contract that the trainer knows. Training on data, from scratch and by a teacher are three."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from rti.backbones.base import Backbone, Condition
+from rti.backbones.base import Backbone
 from rti.elastic import ElasticModel
 from rti.flow import velocity
 from rti.text.encoder import TextEncoder
 from rti.training.config import RunConfig
-from rti.training.draws import DrawSettings, draw
-from rti.training.stream import MicroBatch, Stream, micro_batches
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 BETAS = (0.9, 0.95)
-
-
-@torch.no_grad()
-def condition_of(backbone: Backbone, batch: MicroBatch, encoder: TextEncoder | None) -> Condition:
-    """What the examples of a batch show, by their captions or labels, for the backbone."""
-    if encoder is None:
-        return backbone.condition(labels=batch.labels)
-    states, mask = encoder(batch.captions, backbone.config.prompt_length)
-    return backbone.condition(text=states.to(backbone.device), mask=mask.to(backbone.device))
 
 
 def velocity_losses(clean: torch.Tensor, images: torch.Tensor, t: torch.Tensor, floor: float) -> torch.Tensor:
@@ -42,10 +30,9 @@ def velocity_losses(clean: torch.Tensor, images: torch.Tensor, t: torch.Tensor, 
 
 
 class Task(ABC):
-    """What a run trains. For each micro-batch it says what its module is given: here, the next examples of a stream.
+    """What a run trains. For each micro-batch it says what its module is given.
 
-    A task whose examples come from elsewhere, such as from states of its own, has another `batch`; what it must not
-    forget when the run is killed is its `state`. `encoder` turns captions into text states.
+    `encoder` turns captions into text states.
     """
 
     module: nn.Module  # (*batch) -> (B,) losses; what requires gradients in it trains
@@ -53,17 +40,21 @@ class Task(ABC):
     saves_frozen = False  # whether what is for use holds frozen parameters as well
     broken = 0  # unreadable examples that this process has passed over
 
-    def __init__(
-        self, config: RunConfig, model: ElasticModel | Backbone, stream: Stream, encoder: TextEncoder | None = None
-    ):
-        self.config, self.model, self.stream, self.encoder = config, model, stream, encoder
+    def __init__(self, config: RunConfig, model: ElasticModel | Backbone, encoder: TextEncoder | None = None):
+        self.config, self.model, self.encoder = config, model, encoder
         self.backbone: Backbone = getattr(model, "backbone", model)
-        self.draw_settings = DrawSettings(config.time_mean, config.time_deviation, config.drop)
-        self._batches: Iterator[MicroBatch] | None = None
 
     @abstractmethod
     def optimisers(self) -> list[torch.optim.Optimizer]:
         """For what trains, with the learning rates at their highest."""
+
+    @abstractmethod
+    def batch(self, step: int, numbers: range, once: Any) -> tuple[Any, ...]:
+        """What the module is given for a micro-batch: the examples with these numbers in the step's global batch."""
+
+    @abstractmethod
+    def subjects(self, count: int) -> list[str] | list[int]:
+        """Prompts or labels to show the model with."""
 
     @abstractmethod
     def save(self, folder: Path, values: dict[str, torch.Tensor]) -> None:
@@ -83,22 +74,6 @@ class Task(ABC):
         """Under which name, if any, such steps are logged apart."""
         return None
 
-    def batch(self, step: int, numbers: range, once: Any) -> tuple[Any, ...]:
-        """What the module is given for a micro-batch: the examples with these numbers in the step's global batch."""
-        device, workers = self.engine.device, self.config.workers
-        if self._batches is None:
-            workers = (0 if device.type == "cpu" else 4) if workers is None else workers
-            place = self.engine.process_index, self.engine.num_processes
-            self._batches = micro_batches(self.stream, self.config, *place, step, workers)
-        examples = next(self._batches)
-        self.broken += examples.broken
-        draws = draw(examples.images.shape[1:], self.config.seed, step, numbers, self.draw_settings)
-        return examples.images.to(device), self.inputs(examples), draws.to(device), once
-
-    def inputs(self, batch: MicroBatch) -> Any:
-        """What the module is given beside the images."""
-        return condition_of(self.backbone, batch, self.encoder)
-
     def state(self) -> dict[str, torch.Tensor]:
         """What a checkpoint must hold beside weights, average and optimisers; the same on every process."""
         return {}
@@ -109,6 +84,13 @@ class Task(ABC):
 
     def close(self) -> None:
         """The run has ended."""
-        if self._batches is not None:
-            self._batches.close()
-            self._batches = None
+        return None
+
+
+def adapter_optimisers(task: Task) -> list[torch.optim.Optimizer]:
+    """AdamW for the adapter of an attached model, which trains in float32 whatever the frozen weights are."""
+    parameters = list(task.model.trainable_parameters().values())
+    for parameter in parameters:
+        parameter.data = parameter.data.float()
+    config = task.config
+    return [torch.optim.AdamW(parameters, lr=config.learning_rate, betas=BETAS, weight_decay=config.weight_decay)]

@@ -17,8 +17,7 @@ from rti.pipeline import Pipeline
 from rti.training.draws import DrawSettings, draw
 from rti.training.elastic import Dial, ElasticObjective
 from rti.training.pretraining import BaseObjective
-from rti.training.stream import Stream, collate
-from rti.training.tasks import condition_of
+from rti.training.stream import Stream, collate, condition_of
 
 
 class LossResult(NamedTuple):

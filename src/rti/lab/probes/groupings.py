@@ -24,7 +24,7 @@ from rti.lab.probes.trajectory import Moment, Run
 from rti.method.budgets import Budget, resolve_budget
 from rti.method.config import ORDER_NAMES, RegionConfig
 from rti.method.reductions import REDUCTIONS, Reduction, make_reduction
-from rti.training.draws import seeded
+from rti.seeds import seeded
 
 MEASURES = ("spread", "spread_per_patch", "size_detail", "retained")
 

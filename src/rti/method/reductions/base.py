@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from rti.backbones.base import Backbone, Tokens
+from rti.errors import InputError
 from rti.method.config import ReductionConfig
 from rti.method.text_regions import TextRegions
 
@@ -50,6 +51,16 @@ class Reduction(nn.Module):
 
     def regions(self, tokens: Tokens, budget: int, estimate: torch.Tensor | None = None) -> torch.Tensor:
         """The group of each patch, (B, N) int64, patches row by row."""
+        raise NotImplementedError
+
+    def linear(
+        self, tokens: Tokens, core: Span, budget: int, estimate: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the image tokens that leave are linear in, (B, N, F), beside the tokens themselves, (B, N, D)."""
+        raise InputError(f"a {self.config.name} reduction has no closed form; leave it out (--stage distil)")
+
+    def correct(self, solution: torch.Tensor) -> None:
+        """Add a map (F, D) of what `linear` gives to the tokens that leave."""
         raise NotImplementedError
 
     def weights(self, tokens: Tokens, budget: int, estimate: torch.Tensor | None = None) -> torch.Tensor | None:

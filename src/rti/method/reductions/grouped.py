@@ -24,14 +24,31 @@ class GroupedReduction(Reduction):
         learned: bool = True,
         sizes: bool = True,
         centred: bool = False,
+        sized_write: bool = False,
     ):
         super().__init__(config)
         self.patches = backbone.patches
         self.read = Read(backbone.hidden_size, backbone.patches, sizes) if learned else MeanRead()
-        self.write = Write(backbone.hidden_size) if learned else Broadcast()
+        self.write = Write(backbone.hidden_size, backbone.patches if sized_write else None) if learned else Broadcast()
         self.grid = backbone.grid if centred else None
 
     def forward(self, tokens: Tokens, core: Span, budget: int, estimate: torch.Tensor | None = None) -> Tokens:
+        after, change, regions = self._run(tokens, core, budget, estimate)
+        return after._replace(image=self.write(tokens.image, change, regions), phasors=tokens.phasors)
+
+    def linear(
+        self, tokens: Tokens, core: Span, budget: int, estimate: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        _, change, regions = self._run(tokens, core, budget, estimate)
+        return self.write.features(tokens.image, change, regions), self.write(tokens.image, change, regions)
+
+    def correct(self, solution: torch.Tensor) -> None:
+        self.write.correct(solution)
+
+    def _run(
+        self, tokens: Tokens, core: Span, budget: int, estimate: torch.Tensor | None
+    ) -> tuple[Tokens, torch.Tensor, torch.Tensor]:
+        """Read and core: tokens after the core, still of the groups; what it changed (B, R, D); groups (B, N)."""
         regions = self.regions(tokens, budget, estimate)
         member = membership(regions, budget)
         region_tokens = self.read(tokens.image, member)
@@ -40,5 +57,4 @@ class GroupedReduction(Reduction):
         else:
             phasors = centre_phasors(tokens.phasors, member, self.grid)
         after = core(tokens._replace(image=region_tokens, phasors=phasors))
-        image = self.write(tokens.image, after.image - region_tokens, regions)
-        return after._replace(image=image, phasors=tokens.phasors)
+        return after, after.image - region_tokens, regions

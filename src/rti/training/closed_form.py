@@ -1,0 +1,143 @@
+"""The closed form: Write's map by least squares against the frozen core, from prompts alone and without a gradient.
+
+At each state of a guided trajectory the frozen backbone tells what its dense core answers. What the core on regions
+misses of it is fitted by a linear map of what Write sees; the sums of products are all that is kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from rti.backbones.base import Backbone, Condition
+from rti.elastic import ElasticModel
+from rti.files import in_one_line, whole_file
+from rti.flow import draw_noise, picture_generator
+from rti.method.reductions import Span
+from rti.sampling import guide, sample
+from rti.text.encoder import TextEncoder
+from rti.training.states import condition_on
+
+STEPS = 12  # of a trajectory
+RIDGE = 1e-2  # of each feature's own sum of squares: how strongly the map stays what it was
+AT_ONCE = 8  # trajectories
+
+
+class Sums(dict[int, dict[str, torch.Tensor]]):
+    """For each budget: `gram` (F, F) and `cross` (F, D), sums of products, and `energy`, that of what is missed.
+
+    Rows are patches of each branch, and once more of the guided difference of both, which is what a sampler goes by: an
+    error that both branches share is not amplified by guidance, one that they do not is.
+    """
+
+    def add(self, budget: int, features: torch.Tensor, target: torch.Tensor, scale: float | None) -> None:
+        """Features (B, N, F) and what they are to give (B, N, D); with a guidance scale both are [c ; u]."""
+        self._add(budget, features, target)
+        if scale is not None:
+            weight = (2 / (scale**2 + (scale - 1) ** 2)) ** 0.5  # as if errors of the branches were independent
+            self._add(budget, weight * guide(features, scale), weight * guide(target, scale))
+
+    def _add(self, budget: int, features: torch.Tensor, target: torch.Tensor) -> None:
+        x, y = features.float().flatten(0, 1), target.float().flatten(0, 1)
+        new = {"gram": x.T @ x, "cross": x.T @ y, "energy": y.square().sum()}
+        for name, value in new.items():
+            self.setdefault(budget, {})
+            self[budget][name] = self[budget].get(name, 0) + value.double()
+
+    def solve(self) -> torch.Tensor:
+        """One map for all budgets, (F, D): each counts by the share that is left of its own error."""
+        gram = sum(one["gram"] / one["energy"] for one in self.values())
+        cross = sum(one["cross"] / one["energy"] for one in self.values())
+        diagonal = gram.diagonal()
+        ridge = RIDGE * diagonal.clamp_min(1e-9 * diagonal.max())
+        return torch.linalg.solve(gram + ridge.diag(), cross)
+
+    def explained(self, solution: torch.Tensor) -> dict[int, float]:
+        """The share of its error that the map takes away, at each budget."""
+
+        def share(one: dict[str, torch.Tensor]) -> float:
+            gained = 2 * (solution * one["cross"]).sum() - (solution * (one["gram"] @ solution)).sum()
+            return float(gained / one["energy"])
+
+        return {budget: share(one) for budget, one in self.items()}
+
+
+class Watched(nn.Module):
+    """The frozen backbone as a sampler calls it. At each call it adds to the sums what the core on regions misses."""
+
+    def __init__(self, model: ElasticModel, frozen: Backbone, budgets: Sequence[int], sums: Sums, scale: float):
+        super().__init__()
+        self.model, self.backbone, self.budgets, self.sums, self.scale = model, frozen, budgets, sums, scale
+        self.prepare, self.unconditional = frozen.prepare, frozen.unconditional
+        self.pictures = 0  # in the batch that is sampled now
+
+    def forward(
+        self, x: torch.Tensor, t: Any, condition: Condition, budget: Any = None, estimate: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        frozen, (first, last) = self.backbone, self.model.config.core
+        tokens = frozen.run(frozen.embed(*frozen.check(x, t, condition), condition), 0, first)
+        core = Span(frozen, first, last + 1)
+        after = core(tokens)
+        scale = self.scale if len(x) > self.pictures else None  # else this step has one branch alone
+        for one in self.budgets:
+            features, left = self.model.reduction.linear(tokens, core, one, estimate)
+            self.sums.add(one, features, after.image - left, scale)
+        return frozen.head(frozen.run(after, last + 1, frozen.depth))
+
+
+@torch.no_grad()
+def collect(
+    model: ElasticModel,
+    encoder: TextEncoder | None,
+    subjects: Sequence[str | int],
+    budgets: Sequence[int],
+    seed: int = 0,
+    scale: float | None = None,
+    store: Path | None = None,
+    on_part: Callable[[int], None] = lambda done: None,
+) -> Sums:
+    """The sums over one trajectory of each subject. Kept in `store` on the way, which a later call goes on from."""
+    backbone = model.backbone
+    scale = backbone.flow.guidance_scale if scale is None else scale
+    told = {"subjects": list(subjects), "budgets": list(budgets), "seed": seed, "scale": scale}
+    sums, done = load_sums(store, told)
+    shape = (backbone.channels, *backbone.image_size)
+    with model.dense() as frozen:
+        watched = Watched(model, frozen, budgets, sums, scale)
+        while done < len(subjects):
+            on_part(done)
+            part = range(done, min(done + AT_ONCE, len(subjects)))
+            condition = condition_on(frozen, encoder, [subjects[number] for number in part])
+            generators = [picture_generator(seed, number) for number in part]
+            noise = draw_noise(shape, generators, frozen.flow.noise_scale, frozen.device)
+            watched.pictures = len(part)
+            sample(watched, noise, condition, steps=STEPS, guidance_scale=scale)
+            done = part.stop
+            if store is not None:
+                tensors = {f"{budget}.{name}": value for budget, one in sums.items() for name, value in one.items()}
+                with whole_file(store) as path:
+                    save_file(tensors, path, metadata={"told": json.dumps(told), "done": str(done)})
+    on_part(done)
+    return sums
+
+
+def load_sums(store: Path | None, told: dict[str, Any]) -> tuple[Sums, int]:
+    """Sums that an earlier call left, and of how many subjects; none where there are none, or others."""
+    if store is None or not store.is_file():
+        return Sums(), 0
+    with in_one_line(f"{store} cannot be read; remove it to begin anew"), safe_open(store, "pt") as file:
+        metadata = file.metadata() or {}
+        if metadata.get("told") != json.dumps(told):
+            return Sums(), 0
+        sums = Sums()
+        for key in file.keys():  # noqa: SIM118  it is no dict
+            budget, name = key.split(".")
+            sums.setdefault(int(budget), {})[name] = file.get_tensor(key)
+        return sums, int(metadata["done"])

@@ -1,0 +1,164 @@
+"""What an adapter is distilled on: a small set of states of guided trajectories, drawn for prompts or labels alone.
+
+A few trajectories are always on their way from noise to picture, led by the teacher or by the student itself, so that
+the states are those a sampler will meet. Each state that one passes takes the place of the oldest in the set. Subject,
+noise, times and leader of a trajectory follow from the seed and its number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from rti.backbones.base import Backbone, Condition
+from rti.flow import draw_noise, time_grid, velocity
+from rti.seeds import mix
+from rti.text.encoder import TextEncoder
+from rti.training.config import AdaptConfig
+
+STEPS = (8, 24)  # the fewest and the most steps of a trajectory
+MOST, ROOM = 256, 2**29  # states, unless somebody says how many: so many, in at most so many bytes
+LIVE = 8  # trajectories on their way
+CANDIDATES = 48  # states that the one nearest to a drawn time is chosen from
+
+
+@torch.no_grad()
+def condition_on(backbone: Backbone, encoder: TextEncoder | None, subjects: Sequence[str | int]) -> Condition:
+    """Prompts or labels as the backbone takes them."""
+    if encoder is None:
+        return backbone.condition(labels=list(subjects))
+    states, mask = encoder(list(subjects), backbone.config.prompt_length)
+    return backbone.condition(text=states.to(backbone.device), mask=mask.to(backbone.device))
+
+
+class State(NamedTuple):
+    """Where some trajectories are. `estimate` is the guided clean image of the step before, which regions come from."""
+
+    x: torch.Tensor  # (B, C, H, W)
+    t: torch.Tensor  # (B,)
+    estimate: torch.Tensor  # (B, C, H, W)
+    subject: torch.Tensor  # (B,) int64, its place among the subjects
+
+
+@dataclass
+class Trajectory:
+    """One on its way; `estimate` is that of the step before, if there was one."""
+
+    number: int
+    times: torch.Tensor  # (steps + 1,)
+    own: bool  # whether the student leads it, not the teacher
+    x: torch.Tensor  # (1, C, H, W)
+    estimate: torch.Tensor | None = None
+    step: int = 0
+
+
+# From x (1, C, H, W), time, condition, the estimate before and whether the student leads, to the guided clean image.
+Leader = Callable[[torch.Tensor, torch.Tensor, Condition, torch.Tensor | None, bool], torch.Tensor]
+
+
+class States:
+    """The set, and the trajectories that renew it. Of several processes each has its own."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        encoder: TextEncoder | None,
+        subjects: Sequence[str | int],
+        config: AdaptConfig,
+        lead: Leader,
+    ):
+        self.backbone, self.encoder, self.subjects, self.config, self.lead = backbone, encoder, subjects, config, lead
+        self.process, self.processes = 0, 1
+        self.live: list[Trajectory] = []
+        self.begun = self.added = self.moved = 0
+        one = (backbone.channels, *backbone.image_size)
+        self.size = min(MOST, ROOM // (8 * math.prod(one))) if config.states is None else config.states
+        shape, numbers = (self.size, *one), torch.zeros(self.size)
+        self.kept = State(torch.zeros(shape), numbers, torch.zeros(shape), numbers.long())  # in the host's memory
+
+    def conditions(self, subjects: Sequence[int]) -> Condition:
+        return condition_on(self.backbone, self.encoder, [self.subjects[subject] for subject in subjects])
+
+    def begin(self, number: int) -> Trajectory:
+        """A trajectory at its start."""
+        backbone = self.backbone
+        generator = torch.Generator().manual_seed(mix(self.config.seed, number))
+        shape = (backbone.channels, *backbone.image_size)
+        noise = draw_noise(shape, [generator], backbone.flow.noise_scale, backbone.device)
+        length, own = torch.rand(2, generator=generator).tolist()
+        steps = STEPS[0] + int(length * (STEPS[1] - STEPS[0] + 1))
+        return Trajectory(number, time_grid(steps), own < self.config.own, noise)
+
+    @property
+    def full(self) -> bool:
+        return self.added >= self.size
+
+    def add(self, state: State) -> None:
+        """Put states in the place of the oldest."""
+        for row in zip(*state, strict=True):
+            for kept, value in zip(self.kept, row, strict=True):
+                kept[self.added % self.size] = value
+            self.added += 1
+
+    def move(self) -> None:
+        """One trajectory goes on by one step; the state it leaves joins the set. What ends begins anew."""
+        place = self.moved % LIVE
+        self.moved += 1
+        if place == len(self.live):  # at first they begin one after the other, each at a time of its own
+            self.live.append(self.begin(self._next()))
+        one = self.live[place]
+        subject, t = one.number % len(self.subjects), one.times[one.step]
+        estimate = self.lead(one.x, t, self.conditions([subject]), one.estimate, one.own)
+        before = estimate if one.estimate is None else one.estimate
+        self.add(State(one.x, t[None], before, torch.tensor([subject])))
+        one.x = one.x + (one.times[one.step + 1] - t) * velocity(estimate, one.x, t, self.backbone.flow.time_floor)
+        one.step, one.estimate = one.step + 1, estimate
+        if one.step == len(one.times) - 1:
+            self.live[place] = self.begin(self._next())
+
+    def _next(self) -> int:
+        """The number of the next trajectory; no two processes share one."""
+        self.begun += 1
+        return (self.begun - 1) * self.processes + self.process
+
+    def draw(self, step: int, numbers: Sequence[int]) -> tuple[State, torch.Tensor]:
+        """States for some places of a step's batch, by times as training draws them; and which lose their condition."""
+        config, device, picks, dropped = self.config, self.backbone.device, [], []
+        for number in numbers:
+            generator = torch.Generator().manual_seed(mix(config.seed + 1, step, number))
+            wanted = torch.sigmoid(config.time_mean + config.time_deviation * torch.randn((), generator=generator))
+            some = torch.randint(min(self.added, self.size), (CANDIDATES,), generator=generator)
+            picks.append(some[(self.kept.t[some] - wanted).abs().argmin()])
+            dropped.append(bool(torch.rand((), generator=generator) < config.drop))
+        index = torch.stack(picks)
+        return State(*(kept[index].to(device) for kept in self.kept)), torch.tensor(dropped, device=device)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """All there is to know; of as many live trajectories as there can be, so that it is of one shape everywhere."""
+        x = torch.zeros(LIVE, *self.kept.x.shape[1:])
+        estimate, numbers = x.clone(), torch.full((LIVE, 2), -1)
+        for place, one in enumerate(self.live):
+            numbers[place], x[place] = torch.tensor([one.number, one.step]), one.x[0]
+            if one.estimate is not None:
+                estimate[place] = one.estimate[0]
+        counts = torch.tensor([[self.begun, self.added, self.moved]])
+        live = {"live.numbers": numbers, "live.x": x, "live.estimate": estimate, "counts": counts}
+        return live | {f"kept.{name}": value for name, value in self.kept._asdict().items()}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Go on from it."""
+        self.begun, self.added, self.moved = state["counts"][0].tolist()
+        self.kept = State(*(state[f"kept.{name}"].clone() for name in State._fields))
+        self.live = []
+        for (number, step), x, estimate in zip(
+            state["live.numbers"].tolist(), state["live.x"], state["live.estimate"], strict=True
+        ):
+            if number >= 0:
+                one = self.begin(number)
+                one.step, one.x = step, x[None].to(one.x)
+                one.estimate = estimate[None].to(one.x) if step else None
+                self.live.append(one)

@@ -1,0 +1,264 @@
+"""An adapter from prompts alone: the closed form is the least-squares one, runs go on where they stopped, no data."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import rti
+from rti.cli import main
+from rti.method.reductions import Span
+from rti.seeds import mix
+from rti.text.prompts import template_prompts, word_prompts
+from rti.text.vocabulary import words_of
+from rti.training.adapt import Adapting
+from rti.training.closed_form import RIDGE, Sums, collect
+from rti.training.config import AdaptConfig
+from rti.training.distillation import Distillation, DistillationObjective
+from rti.training.draws import Dial
+from test_trainer import assert_equal, letters, trained_values
+from tiny import make_backbone, refused
+
+SUBJECTS = {"minit2i": list("abcdefgh"), "jit": [3, 1, 4, 5, 9]}
+
+
+def region(**changes) -> rti.RegionConfig:
+    settings = dict(core=(1, 2), cuts="merge", cuts_from="estimate", lora_rank=4, sized_write=True)
+    return rti.RegionConfig(**settings | changes)
+
+
+def settings(folder, **changes) -> AdaptConfig:
+    usual = dict(budgets=(4, 16), steps=6, batch=4, batch_per_device=2, save_every=2, states=12, linear_prompts=3)
+    return AdaptConfig(model="tiny", output=str(folder), warmup=2, **usual | changes)
+
+
+def adapting(folder, family="jit", **changes) -> Adapting:
+    encoder = letters if family == "minit2i" else None
+    return Adapting(settings(folder, **changes), region(), make_backbone(family), encoder, SUBJECTS[family])
+
+
+def sums_of(model, family, **options) -> Sums:
+    encoder = letters if family == "minit2i" else None
+    return collect(model, encoder, SUBJECTS[family][:3], (4, 16), **options)
+
+
+def test_the_closed_form_solves_the_ridge_regression_of_its_rows():
+    """Against the normal equations written out, and against the gradient, which must be zero there."""
+    random = torch.Generator().manual_seed(0)
+    sums, rows = Sums(), {}
+    for budget in (4, 16):
+        x, y = torch.randn(2, 50, 6, generator=random), torch.randn(2, 50, 3, generator=random)
+        sums.add(budget, x, y, None)
+        rows[budget] = x.flatten(0, 1).double(), y.flatten(0, 1).double()
+    found = sums.solve()
+    solution = found.clone().requires_grad_()
+    share = sum((x @ solution - y).square().sum() / y.square().sum() for x, y in rows.values())
+    diagonal = sum(x.square().sum(dim=0) / y.square().sum() for x, y in rows.values())
+    (share + RIDGE * (diagonal[:, None] * solution.square()).sum()).backward()
+    assert solution.grad.abs().max() < 1e-4
+    for budget, gained in sums.explained(found).items():
+        x, y = rows[budget]
+        assert gained == pytest.approx(float(1 - (x @ found - y).square().sum() / y.square().sum()), abs=1e-5)
+
+
+def test_guided_rows_are_what_a_sampler_combines():
+    """A map that is right on both branches is right on what guidance makes of them; errors apart weigh more."""
+    x, y = torch.randn(4, 5, 6), torch.randn(4, 5, 3)
+    plain, guided = Sums(), Sums()
+    plain.add(4, x, y, None)
+    guided.add(4, x, y, 3.0)
+    combined = 3 * y[:2] - 2 * y[2:]
+    expected = plain[4]["energy"] + 2 / 13 * combined.double().square().sum()
+    assert guided[4]["energy"].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_the_closed_form_brings_the_core_nearer_to_the_dense_one(family):
+    """On states of other noise than it was fitted on, at each budget; and leaves the frozen backbone alone."""
+    backbone = make_backbone(family)
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    model = rti.attach(backbone, region())
+    fresh = {budget: one["energy"].item() for budget, one in sums_of(model, family, seed=1).items()}
+    model.reduction.correct(sums_of(model, family).solve())
+    fitted = {budget: one["energy"].item() for budget, one in sums_of(model, family, seed=1).items()}
+    assert all(fitted[budget] < 0.9 * fresh[budget] for budget in fresh), (fitted, fresh)
+    assert_equal(dict(model.detach().state_dict()), before)
+
+
+def test_what_is_left_is_what_the_core_on_regions_misses():
+    """The energy that is summed is that of dense tokens minus the reduction's own."""
+    model = rti.attach(make_backbone("jit"), region())
+    backbone = model.backbone
+    x, t = torch.randn(2, 3, 32, 32), torch.full((2,), 0.3)
+    condition, estimate = backbone.condition(labels=[1, 2]), torch.randn(2, 3, 32, 32)
+    tokens = model.prelude(x, t, condition)
+    core = Span(backbone, 1, 3)
+    features, left = model.reduction.linear(tokens, core, 4, estimate)
+    assert torch.equal(left, model.core(tokens, 4, estimate).image)
+    solution = torch.randn(features.shape[-1], 32, generator=torch.Generator().manual_seed(2)) / 10
+    model.reduction.correct(solution)
+    seen = model.core(tokens, 4, estimate).image
+    torch.testing.assert_close(seen, left + features @ solution, rtol=1e-4, atol=1e-4)
+
+
+def test_sums_that_were_interrupted_go_on(tmp_path, monkeypatch):
+    whole = sums_of(rti.attach(make_backbone("jit"), region()), "jit")
+    monkeypatch.setattr("rti.training.closed_form.AT_ONCE", 1)
+    parts = []
+
+    def stop_at_two(done: int) -> None:
+        parts.append(done)
+        if done == 2:
+            raise KeyboardInterrupt
+
+    model, store = rti.attach(make_backbone("jit"), region()), tmp_path / "sums.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        sums_of(model, "jit", store=store, on_part=stop_at_two)
+    again = sums_of(model, "jit", store=store, on_part=parts.append)
+    assert parts == [0, 1, 2, 2, 3]  # the third subject alone was left
+    for budget, one in whole.items():
+        torch.testing.assert_close(again[budget]["gram"], one["gram"], rtol=1e-4, atol=1e-2)
+    sums_of(model, "jit", store=store, seed=8, on_part=parts.append)  # other settings begin anew
+    assert parts[5] == 0
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, family):
+    whole = adapting(tmp_path / "whole", family)
+    whole.run()
+    adapting(tmp_path / "parts", family, steps=3, stage="all").run()
+    parts = adapting(tmp_path / "parts", family)
+    trainer = parts.trainer()
+    assert trainer.step == 3
+    trainer.run()
+    reference = adapting(tmp_path / "whole", family).trainer()
+    assert_equal(trained_values(trainer), trained_values(reference))
+    assert_equal(trainer.task.states.state(), reference.task.states.state())
+
+
+def test_self_distillation_comes_nearer_to_the_teacher(tmp_path, family):
+    """On the states it is trained on (random weights have nothing to generalise); the backbone stays as it was."""
+    still = dict(own=0.0, renew=0.0)
+    run = adapting(tmp_path, family, steps=40, stage="distil", learning_rate=3e-3, save_every=40, **still)
+    before = {name: value.clone() for name, value in run.model.named_parameters() if not value.requires_grad}
+    other = Distillation(settings(tmp_path, **still), run.model, SUBJECTS[family], run.encoder)
+    while not other.states.full:
+        other.states.move()
+    state, _ = other.states.draw(0, range(12))
+    condition = other.states.conditions(state.subject.tolist())
+    objective = DistillationObjective(run.model, features=0.0)
+
+    def losses() -> list[float]:
+        with torch.no_grad():
+            return [float(objective(state, condition, Dial(budget, False)).mean()) for budget in (4, 16)]
+
+    fresh = losses()
+    told = run.run()
+    assert told["step"] == 40
+    assert all(now < 0.7 * then for now, then in zip(losses(), fresh, strict=True)), (losses(), fresh)
+    assert_equal({name: dict(run.model.named_parameters())[name] for name in before}, before)
+
+
+def test_a_perfect_student_has_no_loss(family):
+    """As many fresh regions as patches are the frozen model, so nothing is left to learn."""
+    model = rti.attach(make_backbone(family), region())
+    encoder = letters if family == "minit2i" else None
+    task = Distillation(settings("nowhere"), model, SUBJECTS[family], encoder)
+    while not task.states.full:
+        task.states.move()
+    state, _ = task.states.draw(0, range(4))
+    condition = task.states.conditions(state.subject.tolist())
+    losses = DistillationObjective(model, features=0.1)(state, condition, Dial(64, False))
+    assert losses.max() < 1e-9
+    assert DistillationObjective(model, features=0.1)(state, condition, Dial(4, False)).min() > 1e-6
+
+
+def test_states_are_those_of_the_frozen_sampler():
+    """Led by the teacher, a trajectory passes where `rti.sample` does."""
+    model = rti.attach(make_backbone("jit"), region())
+    backbone = model.backbone
+    task = Distillation(settings("nowhere", own=0.0), model, SUBJECTS["jit"])
+    passed, one = [], task.states.begin(0)
+    count = len(one.times) - 1
+    noise, condition = one.x, task.states.conditions([0])
+    task.states.live = [task.states.begin(0)]
+    for _ in range(count):
+        passed.append(task.states.live[0].x)
+        task.states.moved = 0
+        task.states.move()
+    seen = [noise]
+    with model.dense() as frozen:
+        rti.sample(
+            frozen, noise, condition, steps=count, solver="euler", callback=lambda i, x, e: seen.append(x) or None
+        )
+    for ours, theirs in zip(passed, seen, strict=False):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    assert backbone.flow.guidance_scale != 1.0  # or guidance would not have been tried
+
+
+def test_no_data_package_is_touched(tmp_path):
+    """The whole of `rti adapt` in a process that cannot import rti.data; the same with the teacher's words alone."""
+    program = """
+import sys
+sys.modules["rti.data"] = None
+from rti.cli import main
+main(["adapt", "scenes", "--output", "run", "--steps", "1", "--batch", "1", "--states", "8", "--linear-prompts", "1",
+      "--budgets", "16"])
+"""
+    path = str(Path(rti.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env={"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "run/results.json").read_text())
+    assert [row["budget"] for row in results["against_dense"]] == [16]
+    card = (tmp_path / "run/adapter/README.md").read_text()
+    assert "rti adapt" in card and "472 prompts" in card and f"{results['against_dense'][0]['psnr']} dB" in card
+    pipe = rti.Pipeline.from_pretrained(tmp_path / "run/adapter")
+    assert pipe.elastic.config.sized_write
+
+
+def test_in_python_an_adapter_comes_back_attached(tmp_path):
+    options = dict(budgets=(4, 16), core=(1, 2), steps=2, batch=2, states=8, linear_prompts=2)
+    model = rti.adapt(make_backbone("jit"), [1, 2, 3], output=tmp_path / "run", **options)
+    assert (tmp_path / "run/adapter/interface.safetensors").is_file()
+    again = rti.load(tmp_path / "run/adapter", make_backbone("jit"))
+    assert_equal(dict(again.reduction.state_dict()), dict(model.reduction.state_dict()))
+
+
+@pytest.mark.parametrize(
+    "arguments, named",
+    [
+        (["adapt", "nothing", "--output", "run"], "unknown model 'nothing'"),
+        (["adapt", "scenes", "--output", "run", "--minutes", "0"], "minutes"),
+        (["adapt", "scenes", "--output", "run", "--stage", "both"], "all, linear, distil"),
+        (["adapt", "scenes", "--output", "run", "--prompts", "nowhere.txt"], "nowhere.txt does not exist"),
+        (["adapt", "scenes", "--output", "run", "--labels", "1"], "draws from prompts"),
+        (["adapt", "scenes-jit", "--output", "run", "--prompts", "some.txt"], "draws from labels"),
+        (["adapt", "scenes", "--output", "run", "--budgets", "300"], "1 to 256"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, tmp_path, monkeypatch, arguments, named):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    error = capsys.readouterr().err.strip()
+    assert ended.value.code == 2 and named in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_with_other_settings_is_refused(tmp_path):
+    adapting(tmp_path, steps=2).run()
+    with refused("another own"):
+        adapting(tmp_path, steps=2, own=0.1)
+
+
+def test_prompts_of_words_are_all_known_and_begin_alike():
+    assert all(words_of(prompt)[1] == [] for prompt in word_prompts(200))
+    assert word_prompts(8) == word_prompts(40)[:8] and len(set(word_prompts(40))) > 30
+    assert len(set(template_prompts())) == len(template_prompts()) > 300
+
+
+def test_seeds_of_neighbours_are_unrelated():
+    assert len({mix(a, b) for a in range(30) for b in range(30)}) == 900
