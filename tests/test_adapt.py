@@ -37,12 +37,13 @@ def settings(folder, **changes) -> AdaptConfig:
 
 def adapting(folder, family="jit", **changes) -> Adapting:
     encoder = letters if family == "minit2i" else None
-    return Adapting(settings(folder, **changes), region(), make_backbone(family), encoder, SUBJECTS[family])
+    config = settings(folder, **changes)
+    return Adapting(config, region(one_pass=config.one_pass), make_backbone(family), encoder, SUBJECTS[family])
 
 
 def sums_of(model, family, **options) -> Sums:
     encoder = letters if family == "minit2i" else None
-    return collect(model, encoder, SUBJECTS[family][:3], (4, 16), **options)
+    return collect(model, encoder, dict(enumerate(SUBJECTS[family][:3])), (4, 16), **options)
 
 
 def test_the_closed_form_solves_the_ridge_regression_of_its_rows():
@@ -145,7 +146,7 @@ def test_self_distillation_comes_nearer_to_the_teacher(tmp_path, family):
     other = Distillation(settings(tmp_path, **still), run.model, SUBJECTS[family], run.encoder)
     while not other.states.full:
         other.states.move()
-    state, _ = other.states.draw(0, range(12))
+    state = other.states.draw(0, range(12))
     condition = other.states.conditions(state.subject.tolist())
     objective = DistillationObjective(run.model, features=0.0)
 
@@ -167,7 +168,7 @@ def test_a_perfect_student_has_no_loss(family):
     task = Distillation(settings("nowhere"), model, SUBJECTS[family], encoder)
     while not task.states.full:
         task.states.move()
-    state, _ = task.states.draw(0, range(4))
+    state = task.states.draw(0, range(4))
     condition = task.states.conditions(state.subject.tolist())
     losses = DistillationObjective(model, features=0.1)(state, condition, Dial(64, False))
     assert losses.max() < 1e-9

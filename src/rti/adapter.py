@@ -155,9 +155,14 @@ class Stored:
 
 
 def load_weights(model: ElasticModel, folder: str | Path) -> None:
-    """Give an attached model the weights of an adapter whose parameters have the same names and shapes."""
+    """Give an attached model the weights of an adapter whose parameters have the same names and shapes.
+
+    One that does not guide itself may be the start of one that will.
+    """
     stored = Stored.open(folder)
-    stored.put(model, stored.weights())
+    lora, interface = stored.weights()
+    fresh = {name: value for name, value in model.reduction.state_dict().items() if name.startswith("guidance.")}
+    stored.put(model, (lora, fresh | interface))
 
 
 def adapter_folder(source: str | Path) -> Path | None:

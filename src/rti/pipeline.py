@@ -16,17 +16,20 @@ from PIL import Image
 
 from rti.adapter import Stored
 from rti.backbones.base import Backbone, Condition
-from rti.elastic import ElasticModel, load
+from rti.elastic import ElasticModel, attach, load
 from rti.errors import InputError, UnsupportedModelError, check_choice, check_finite, check_switch, check_whole
 from rti.flow import draw_noise, interpolate, time_grid
 from rti.images import fit, to_pil, to_tensor
 from rti.loading import load_backbone
 from rti.method.budgets import Budget, Budgets, Schedule, is_dense
+from rti.method.config import RegionConfig
 from rti.precision import check_device, check_dtype
+from rti.presets import usual_core
 from rti.sampling import check_callback, sample
 from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
 
 OUTPUT_TYPES = ("pil", "np", "pt")
+UNTRAINED = "untrained"  # as an adapter: a fresh interface
 STRENGTH = 0.8  # of image-to-image, as in diffusers
 
 
@@ -68,7 +71,8 @@ class Pipeline:
     ) -> Pipeline:
         """From an adapter (a folder or a repository, which knows its backbone), or a backbone with or without one.
 
-        A model that ships with rti, such as "scenes", comes with its adapter.
+        A model that ships with rti, such as "scenes", comes with its adapter. The adapter "untrained" is a fresh
+        interface, for where there is none: good down to about three quarters of the patches (docs/settings.md).
 
         `text_encoder` replaces the one the checkpoint names; it is loaded when first needed. With `fuse` the LoRA is
         folded into the weights, which is faster. `dtype` and `torch_dtype` are the two spellings of diffusers for one
@@ -87,7 +91,11 @@ class Pipeline:
             model = load(stored, dtype=torch_dtype, device=device)
         else:
             model = load_backbone(source, size=size, dtype=torch_dtype, device=device, **options)
-            model = model if adapter is None else load(adapter, model)
+            if adapter == UNTRAINED:
+                core = usual_core(str(source), model.depth, size)
+                model = attach(model, RegionConfig(core=core, **RegionConfig.training_defaults())).eval()
+            elif adapter is not None:
+                model = load(adapter, model)
         if fuse and isinstance(model, ElasticModel):
             model.fuse()
         pipe = cls(model, text_encoder if callable(text_encoder) else None)
@@ -173,6 +181,7 @@ class Pipeline:
         return_regions: bool = False,
         lenient: bool = False,
         progress: bool = True,
+        guidance_passes: int | None = None,
     ) -> PipelineOutput:
         """Pictures for prompts (MiniT2I) or labels (JiT); a label may also be given in the prompt's place.
 
@@ -182,6 +191,8 @@ class Pipeline:
                 1.0 is the adapter with as many regions as there are patches.
             text_budget: Text tokens in the trunk, a number or a share; None for all. It needs an adapter trained for
                 it.
+            guidance_passes: 1 or 2 passes of the model a guided step; None for one where the adapter was made for it
+                (`rti adapt --guidance`), and else two.
             guidance_budget: Gone; both branches of guidance have the budget.
             dense: The same as the budget "dense".
             generator: One per picture, or one that draws the noise of all pictures in turn.
@@ -204,7 +215,7 @@ class Pipeline:
         if strength is not None and image is None:
             raise InputError(f"strength {strength!r} given without an image to start from; give image= as well")
         check_callback("callback_on_step_end", callback_on_step_end)
-        budgets = Budgets.of(budget, text_budget, guidance_budget)
+        budgets = Budgets.of(budget, text_budget, guidance_budget, guidance_passes)
         if is_dense(budgets.image):
             budgets, dense = replace(budgets, image=None), True
         for name, value in budgets.given().items() if dense else ():

@@ -68,11 +68,16 @@ def guide(both: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
     return scale * conditional - (scale - 1) * unconditional  # linear, so the same on velocities
 
 
+def guides_itself(model: nn.Module, scale: float) -> bool:
+    """Whether one pass of a model gives the guided clean image; a backbone alone always needs two."""
+    return hasattr(model, "guides_itself") and model.guides_itself(scale)
+
+
 class GuidedVelocity:
     """The velocity of one sampling run, with classifier-free guidance; lives as long as the run.
 
     It keeps the last clean estimate, which a reduction may cut from at the next evaluation. One estimate serves both
-    branches, so both see the same regions.
+    branches, so both see the same regions. A model that has learned to guide itself is asked once, not for both.
     """
 
     def __init__(
@@ -90,8 +95,12 @@ class GuidedVelocity:
         text = {"text_budget": budgets.text} if budgets is not None and budgets.text is not None else {}
         prepared = model.prepare(condition)
         self.condition = model.prepare(prepared, **text)
-        if scale != 1.0:
-            self.both = Condition.cat([self.condition, model.prepare(model.unconditional(prepared), **text)])
+        self.passes = (budgets and budgets.passes) or (1 if guides_itself(model, scale) else 2)
+        if scale != 1.0 and self.passes == 1:
+            scales = torch.full((len(condition),), scale, device=model.backbone.device)
+            self.guided = model.prepare(self.condition, guidance=scales)
+        elif scale != 1.0:
+            self.guided = Condition.cat([self.condition, model.prepare(model.unconditional(prepared), **text)])
         self.estimate: torch.Tensor | None = None
 
     def __call__(self, x: torch.Tensor, t: torch.Tensor, step: int) -> torch.Tensor:
@@ -104,11 +113,13 @@ class GuidedVelocity:
         budget = None if self.budgets is None else self.budgets.image[step]
         if not self.guides(t):
             return self.model(x, t, self.condition, budget=budget, estimate=self.estimate)
-        both = self.model(torch.cat([x, x]), t, self.both, budget=budget, estimate=self.estimate)
+        if self.passes == 1:
+            return self.model(x, t, self.guided, budget=budget, estimate=self.estimate)
+        both = self.model(torch.cat([x, x]), t, self.guided, budget=budget, estimate=self.estimate)
         return guide(both, self.scale)
 
     def guides(self, t: torch.Tensor) -> bool:
-        """Whether the second branch is needed at time t."""
+        """Whether guidance is needed at time t."""
         return self.scale != 1.0 and bool(guidance_applies(t.to(self.interval.device), self.interval))
 
 
@@ -127,6 +138,7 @@ def sample(
     start: int = 0,
     callback: Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor | None] | None = None,
     progress: bool = False,
+    guidance_passes: int | None = None,
 ) -> torch.Tensor:
     """Sample images from noise of the family's scale: (B, C, H, W) -> (B, C, H, W) float32, not clamped.
 
@@ -134,7 +146,8 @@ def sample(
     step, a function of the step, or all `Budgets` as one value, with that of the text. `guidance_budget` is gone.
     What is not given is as the family's authors sample. `start` skips the first steps, for image-to-image; `noise` is
     then the state at that step. `callback(step, state, estimate)` is called after each step; it may give back another
-    state to go on with, or raise to stop.
+    state to go on with, or raise to stop. `guidance_passes` is 1 or 2 a guided evaluation: by default one where the
+    adapter was made for it and for this scale.
     """
     backbone = getattr(model, "backbone", model)
     flow = getattr(backbone, "flow", None)
@@ -150,7 +163,7 @@ def sample(
     times = time_grid(flow.steps if steps is None else steps)
     count = len(times) - 1
     check_whole("start", start, count - 1, least=0)
-    budgets = Budgets.of(budget, text_budget, guidance_budget)
+    budgets = Budgets.of(budget, text_budget, guidance_budget, guidance_passes)
     if backbone is not model:
         budgets = budgets.resolve(count, backbone.patches, start)
     elif budgets.given():
@@ -159,6 +172,8 @@ def sample(
     interval = flow.guidance_interval if guidance_interval is None else guidance_interval
     check_finite("guidance scale", scale)
     _check_interval(interval)
+    if budgets.passes == 1 and scale != 1.0:
+        _check_guides_itself(model, float(scale))
     guided = GuidedVelocity(model, condition, flow, float(scale), interval, None if backbone is model else budgets)
 
     with tqdm(total=count - start, desc="sampling", unit="step", disable=not progress) as bar:
@@ -182,6 +197,13 @@ def _same_kind(state: Any, before: torch.Tensor) -> torch.Tensor:
 def check_callback(name: str, callback: Any) -> None:
     if callback is not None and not callable(callback):
         raise InputError(f"{name} {callback!r} cannot be called; give a function")
+
+
+def _check_guides_itself(model: nn.Module, scale: float) -> None:
+    if not guides_itself(model, scale):
+        scales = getattr(model.config, "one_pass", None)
+        can = "it has learned none" if scales is None else "it has learned {:g} to {:g}".format(*scales)
+        raise InputError(f"guidance_passes 1, but this model does not guide itself at {scale:g}: {can}; allowed: 2")
 
 
 def _check_interval(interval: Any) -> None:

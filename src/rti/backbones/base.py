@@ -109,7 +109,7 @@ class Backbone(nn.Module):
     attached: bool = False  # whether a reduction is attached
     gradient_checkpointing: bool = False  # in training, compute a block's activations twice instead of keeping them
 
-    # The protocol: six methods.
+    # The protocol: six methods, and a seventh for guidance in one pass.
 
     def condition(self, **inputs: Any) -> Condition:
         """Check what the user conditions on, and pack it."""
@@ -134,6 +134,10 @@ class Backbone(nn.Module):
     def head(self, tokens: Tokens) -> torch.Tensor:
         """Tokens after the last block -> clean image (B, 3, H, W), float32."""
         raise NotImplementedError
+
+    def beside(self, condition: Condition, token: torch.Tensor) -> Condition:
+        """A prepared condition with one more token (B, 1, D) beside the text or the class."""
+        raise InputError(f"{type(self).__name__} takes no token beside its condition; it is guided by two passes")
 
     # And what a loader and a cost model need to know.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -65,6 +65,7 @@ class JiTConfig:
 @dataclass(frozen=True)
 class LabelCondition(Condition):
     labels: torch.Tensor  # (B,) int64; num_classes is the null class
+    more: torch.Tensor | None = None  # (B, 1, D) one more in-context token
 
 
 def rotate(x: torch.Tensor, phasors: torch.Tensor) -> torch.Tensor:
@@ -167,7 +168,7 @@ class JiT(Backbone):
 
         angles = layers.grid_angles(self.grid, config.head_dim, config.patch_spacing)
         self.patch_phasors = FloatTable(layers.phasors(angles))
-        origin = torch.zeros(1, config.in_context_len, config.head_dim // 2, device="cpu")
+        origin = torch.zeros(1, 1, config.head_dim // 2, device="cpu")  # of every in-context token
         self.in_context_phasors = FloatTable(layers.phasors(origin))
 
     @classmethod
@@ -194,21 +195,28 @@ class JiT(Backbone):
     def unconditional(self, condition: LabelCondition) -> LabelCondition:
         return LabelCondition(torch.full_like(condition.labels, self.config.num_classes))
 
+    def beside(self, condition: LabelCondition, token: torch.Tensor) -> LabelCondition:
+        if not self.config.in_context_len:
+            return super().beside(condition, token)
+        return replace(condition, more=token)
+
     def embed(self, x: torch.Tensor, t: torch.Tensor, condition: LabelCondition) -> Tokens:
         label = self.y_embedder["embedding_table"](condition.labels)
         image = self.x_embedder(x) + self.pos_embed
-        return Tokens(image, self.patch_phasors(), context=(self.t_embedder(t) + label, label))
+        return Tokens(image, self.patch_phasors(), context=(self.t_embedder(t) + label, label, condition.more))
 
     def run(self, tokens: Tokens, start: int, stop: int) -> Tokens:
-        time_and_class, label = tokens.context
+        time_and_class, label, more = tokens.context
         image, side = tokens.image, tokens.side
         for first, last in self._spans(start, stop):
             if side is None and first == self.config.in_context_start and self.config.in_context_len:
                 side = label[:, None] + self.in_context_posemb
+                side = side if more is None else torch.cat([side, more.to(side.dtype)], dim=1)
             x, phasors = image, tokens.phasors
             if side is not None:
                 x = torch.cat([side, image], dim=1)
-                phasors = torch.cat([self.in_context_phasors().expand(len(phasors), -1, -1), phasors], dim=1)
+                origin = self.in_context_phasors().expand(len(phasors), side.shape[1], -1)
+                phasors = torch.cat([origin, phasors], dim=1)
             phasors = phasors.to(x.dtype)
             for block in self.blocks[first:last]:
                 x = self.call_block(block, x, time_and_class, phasors)

@@ -231,6 +231,12 @@ class MiniT2I(Backbone):
             one = self.prepare(one)
         return one._map(lambda value: value.expand(len(condition), *value.shape[1:]))
 
+    def beside(self, condition: TextCondition, token: torch.Tensor) -> TextCondition:
+        """One more token of the text, at the first word's place."""
+        place = self.text_phasors()[:, :1].expand(len(token), -1, -1)
+        stream = torch.cat([condition.stream, token.to(condition.stream.dtype)], dim=1)
+        return replace(condition, stream=stream, phasors=torch.cat([condition.phasors, place], dim=1))
+
     def embed(self, x: torch.Tensor, t: torch.Tensor, condition: TextCondition) -> Tokens:
         image = self.img_embedder(x)
         image = image + self.patch_table().to(image.dtype)

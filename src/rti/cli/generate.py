@@ -25,7 +25,8 @@ class Drawing(Sampling):
     batch: int = number_option(16, help="Pictures at a time on each process; it does not change them.")
 
     def settings(self) -> dict[str, Any]:
-        return dict(text_budget=parse_budget(self.text_budget), steps=self.steps, guidance=self.guidance)
+        own = dict(steps=self.steps, guidance=self.guidance, guidance_passes=self.guidance_passes)
+        return own | {"text_budget": parse_budget(self.text_budget)}
 
 
 @command

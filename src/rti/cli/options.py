@@ -73,7 +73,9 @@ TEXT_BUDGET = typer.Option(
 class Loading:
     """Where a model's parts come from, and where it runs: `loading.load(model)` is its pipeline."""
 
-    adapter: str = typer.Option(None, help="Folder or hub repository of an adapter for the model.")
+    adapter: str = typer.Option(
+        None, help="Folder or hub repository of an adapter for the model; or untrained, a fresh one."
+    )
     size: str = typer.Option(None, help="Size of the model where its files do not tell: b16, l16, ...")
     text_encoder: str = typer.Option(None, help="Folder or hub name of the T5. Default: what the checkpoint names.")
     device: str = typer.Option("auto", help=DEVICE_HELP)
@@ -113,6 +115,9 @@ class Sampling:
     text_budget: str = TEXT_BUDGET
     steps: int = steps_option(None)
     guidance: float = GUIDANCE
+    guidance_passes: int = number_option(
+        None, most=2, help="Passes of a guided step, 1 or 2. Default: 1 where the adapter guides itself, else 2."
+    )
 
 
 def command(function: Callable[..., Any], more: Iterable[inspect.Parameter] = ()) -> Callable[..., None]:

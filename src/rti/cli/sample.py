@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from rti.cli.options import MODEL_HELP, Runtime, Sampling, budget_option, command, seed_option, usual_budgets
-from rti.cli.output import counted, show_table, span, whole_numbers
+from rti.cli.output import counted, say, show_table, span, whole_numbers
 from rti.errors import InputError
 from rti.method.config import CUT_NAMES, CUT_SOURCES
 from rti.presets import usual_core
 from rti.shipped import DEFAULT
+
+WHAT_TO_EXPECT = "an untrained interface: TO BE MEASURED"
 
 
 @command
@@ -28,7 +31,7 @@ def sample(
         None, "--labels", "--label", help="Class labels, such as 207,360, for a class-conditional model."
     ),
     budget: str = budget_option(
-        None, help="Budgets, one row each: dense,512,0.25. Default: dense, and 0.25 with an adapter."
+        None, help="Budgets, one row each: dense,512,0.25. Default: dense, and 0.25 with an adapter, 0.75 untrained."
     ),
     seed: int = seed_option(
         0, help="Seed of the first picture; the next prompt has the next seed, every row the same."
@@ -68,17 +71,20 @@ def sample(
     from rti.lab.scenes.classes import subject_names
     from rti.method.budgets import Budgets, parse_budget, resolve_budget
     from rti.method.config import RegionConfig
+    from rti.pipeline import UNTRAINED
 
     output = output or _free_name()
     check_output(output)
     pipe = runtime.load(model, init)
     patches, grid = pipe.backbone.patches, pipe.backbone.grid
-    if untrained and pipe.elastic is None:
+    attached = untrained and pipe.elastic is None
+    if attached:
         where = span(core) or usual_core(model, pipe.backbone.depth, runtime.size)
         text = sampling.text_budget is not None
         pipe.model = attach(pipe.model, RegionConfig(core=where, cuts=cuts, cuts_from=cuts_from, text_regions=text))
 
-    rows = usual_budgets(budget, pipe)
+    fresh = attached or runtime.adapter == UNTRAINED
+    rows = usual_budgets(budget or ("dense,0.75" if fresh else None), pipe)
     rows = [None if row is None else resolve_budget(row, patches) for row in rows]
     if pipe.elastic is None and any(rows):
         raise InputError(
@@ -93,13 +99,14 @@ def sample(
     every_patch = torch.arange(patches).expand(len(names), -1)
     titles = ["dense" if row is None else f"R = {row}" for row in rows]
     report, pictures, beside, overlays = [], [], [], []
+    budgets_of = partial(Budgets, text=parse_budget(sampling.text_budget), passes=sampling.guidance_passes)
     for row, title in zip(rows, titles, strict=True):
         below = row is not None and row == shown
         with pipe.drawing(row is None) as drawing:
             started = time.perf_counter()
             result = drawing(
                 **{"label" if labels else "prompt": asked},
-                budget=Budgets() if row is None else Budgets(row, text=parse_budget(sampling.text_budget)),
+                budget=Budgets() if row is None else budgets_of(row),
                 num_inference_steps=sampling.steps,
                 guidance_scale=sampling.guidance,
                 generator=[torch.Generator().manual_seed(seed + index) for index in range(len(names))],
@@ -126,6 +133,8 @@ def sample(
         where = f"{where} and {second}"
     title = f"{where}: {counted(len(names), 'picture')} a row"
     show_table(title, ("budget", "seconds"), [[*entry.values()] for entry in report])
+    if fresh:
+        say(WHAT_TO_EXPECT)
     return values | {"rows": report}
 
 

@@ -38,7 +38,7 @@ class SettingsCommand(TyperCommand):
             groups = {"rti adapt": kind, "the regions": RegionConfig}
         if kind is TrainConfig:
             groups |= {f"--reduction {name}": config for name, (config, _) in REDUCTIONS.items()}
-        known = {option.name for option in self.params} | {"text_regions"}  # which follow from the text budgets
+        known = {option.name for option in self.params} | {"text_regions", "one_pass"}  # which follow from others
         found: dict[str, Parameter] = {}
         for title, group in groups.items():
             usual = getattr(group, "training_defaults", dict)() | getattr(kind, "reduction_defaults", {})

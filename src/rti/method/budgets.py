@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rti.errors import InputError
+from rti.errors import InputError, check_whole
 
 Budget = int | float | str | None
 Schedule = Budget | Sequence[Budget] | Callable[[int], Budget]  # a function gets the number of the step, from 0
@@ -19,17 +19,24 @@ Schedule = Budget | Sequence[Budget] | Callable[[int], Budget]  # a function get
 
 @dataclass(frozen=True)
 class Budgets:
-    """All that a picture may cost: tokens of the image, in both branches of guidance, and of the text."""
+    """All that a picture may cost: tokens of the image, in both branches of guidance, and of the text; and passes."""
 
     image: Schedule = None  # None: the frozen backbone alone
     text: Budget = field(default=None, kw_only=True)  # None: all of the text
+    passes: int | None = field(default=None, kw_only=True)  # of a guided step; None: one where the adapter can, else 2
+
+    def __post_init__(self):
+        if self.passes is not None:
+            check_whole("guidance_passes", self.passes, 2)
 
     @classmethod
-    def of(cls, budget: Any, text_budget: Budget = None, guidance_budget: None = None) -> Budgets:
-        """From what a caller gave: such a value itself, or the two by their names."""
+    def of(
+        cls, budget: Any, text_budget: Budget = None, guidance_budget: None = None, passes: int | None = None
+    ) -> Budgets:
+        """From what a caller gave: such a value itself, or its parts by their names."""
         if guidance_budget is not None:
             raise InputError("guidance_budget is gone, it lost quality and time: both branches have the budget")
-        return budget if isinstance(budget, Budgets) else cls(budget, text=text_budget)
+        return budget if isinstance(budget, Budgets) else cls(budget, text=text_budget, passes=passes)
 
     def resolve(self, steps: int, patches: int, start: int = 0) -> Budgets:
         """The same with a list of one number for each step from `start` on. A function is asked here, and not again."""

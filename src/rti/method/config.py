@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from rti.errors import InputError, check_choice, check_finite, check_switch, check_whole
+from rti.errors import InputError, check_choice, check_finite, check_switch, check_whole, is_finite
 
 ORDER_NAMES = ("hilbert", "morton", "raster")
 CUT_NAMES = ("gaps", "merge", "fixed")
@@ -32,6 +32,7 @@ class ReductionConfig:
     lora_rank: int = setting(32, help="Of the LoRA on the trunk's projections.")
     lora_alpha: int = setting(32, help="Its scale, over the rank.")
     text_regions: bool = False  # whether the text stream can be shortened too, see rti.method.text_regions
+    one_pass: tuple[float, float] | None = None  # guidance scales that one pass can draw at, see rti.method.guidance
 
     def __post_init__(self):
         core = self.core
@@ -42,6 +43,8 @@ class ReductionConfig:
         for field in ("lora_rank", "lora_alpha"):
             check_whole(field, getattr(self, field), HIGHEST_RANK)
         check_switch("text_regions", self.text_regions)
+        if self.one_pass is not None:
+            object.__setattr__(self, "one_pass", check_scales(self.one_pass))
 
     def check_fits(self, depth: int) -> None:
         if self.core[1] >= depth:
@@ -112,6 +115,14 @@ class RegionConfig(ReductionConfig):
     @classmethod
     def training_defaults(cls) -> dict[str, Any]:
         return {"cuts": "merge", "cuts_from": "estimate"}
+
+
+def check_scales(scales: Any) -> tuple[float, float]:
+    """The least and the highest of a range of guidance scales."""
+    two = isinstance(scales, (tuple, list)) and len(scales) == 2
+    if not two or not all(is_finite(scale) for scale in scales) or not 1 <= scales[0] <= scales[1]:
+        raise InputError(f"guidance scales {scales!r} are not usable; allowed: a range such as 1.5..7, from 1 up")
+    return float(scales[0]), float(scales[1])
 
 
 def check_all_finite(settings: Any) -> None:

@@ -86,14 +86,29 @@ class CompressedCore(nn.Module):
     def condition(self, **inputs: Any) -> Condition:
         return self._attached().condition(**inputs)
 
-    def prepare(self, condition: Condition, text_budget: Budget = None) -> Condition:
-        """Compute once what depends on the condition alone, its text as `text_budget` regions where one is given."""
-        condition = self._attached().prepare(condition)
-        if text_budget is None:
-            return condition
-        if self.reduction.text is None:
-            raise InputError(f"text_budget {text_budget!r} needs an adapter with text_regions=True; leave it out")
-        return self.reduction.text(condition, text_budget)
+    def prepare(
+        self, condition: Condition, text_budget: Budget = None, guidance: torch.Tensor | None = None
+    ) -> Condition:
+        """Compute once what depends on the condition alone, its text as `text_budget` regions where one is given.
+
+        With `guidance`, the scale of each picture (B,), a pass with this condition gives the guided clean image.
+        """
+        backbone = self._attached()
+        condition = backbone.prepare(condition)
+        if text_budget is not None:
+            if self.reduction.text is None:
+                raise InputError(f"text_budget {text_budget!r} needs an adapter with text_regions=True; leave it out")
+            condition = self.reduction.text(condition, text_budget)
+        if guidance is not None:
+            if self.reduction.guidance is None:
+                raise InputError("guidance in one pass needs an adapter made for it (rti adapt --guidance 1.5..7)")
+            condition = backbone.beside(condition, self.reduction.guidance(guidance))
+        return condition
+
+    def guides_itself(self, scale: float) -> bool:
+        """Whether one pass gives the guided clean image at this scale."""
+        scales = self.config.one_pass
+        return scales is not None and scales[0] <= scale <= scales[1]
 
     def unconditional(self, condition: Condition) -> Condition:
         return self._attached().unconditional(condition)

@@ -7,6 +7,7 @@ can be used. At the end it is measured against the frozen backbone, on prompts a
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -37,8 +38,8 @@ from rti.training.config import AdaptConfig
 from rti.training.distillation import Distillation, DistillationObjective
 from rti.training.draws import Dial
 from rti.training.settings import CONFIG, check_fits, check_unchanged, read_settings, write_settings
-from rti.training.state import checkpoints
-from rti.training.trainer import Trainer
+from rti.training.state import checkpoints, hold
+from rti.training.trainer import Trainer, make_engine
 
 HELD_OUT = 8  # prompts that are only measured on
 UNUSED = 2**20  # what is added to the seed for noise that no training sees
@@ -145,8 +146,11 @@ class Adapting:
             stored = read_json(self.folder / CONFIG)
             config = replace(config, steps=stored.get("steps"), cooldown=stored.get("cooldown", 0))
         self.config = config
+        self.engine = make_engine(config)
+        if hasattr(encoder, "to"):
+            encoder.to(self.engine.device)
         with seeded(config.seed):  # LoRA's A starts at random
-            self.model = attach(backbone, reduction)
+            self.model = attach(backbone.to(self.engine.device), reduction)
         if config.start_from is not None:
             load_weights(self.model, config.start_from)
 
@@ -154,7 +158,12 @@ class Adapting:
         """All stages; gives back what was measured, for JSON. One that was stopped says so, and is not measured."""
         told: dict[str, Any] = {"output": str(self.folder), "adapter": str(self.folder / "adapter")}
         if self.config.stage != "distil" and not checkpoints(self.folder):
-            told["explained"] = self.solve()
+            lock = hold(self.folder) if self.engine.is_main_process else None
+            try:
+                told["explained"] = self.solve()
+            finally:
+                if lock is not None:
+                    lock.release(force=True)
         told["linear_seconds"] = round(time.monotonic() - self.began)
         if self.config.stage != "linear":
             trainer = self.trainer()
@@ -170,26 +179,41 @@ class Adapting:
         return told
 
     def solve(self) -> dict[int, float]:
-        """The closed form; its adapter is there afterwards."""
-        config = self.config
-        chosen = [self.subjects.used[index % len(self.subjects.used)] for index in range(config.linear_prompts)]
+        """The closed form, by all processes together; its adapter is there afterwards."""
+        config, engine = self.config, self.engine
+        used, count = self.subjects.used, max(config.linear_prompts, engine.num_processes)
+        chosen = {
+            number: used[number % len(used)] for number in range(count)[engine.process_index :: engine.num_processes]
+        }
         patches = self.model.backbone.patches
         budgets = sorted({*config.budgets, 3 * patches // 4})  # near dense, where little may be lost
-        with tqdm(total=len(chosen), desc="closed form", unit="prompt") as bar:
-            options = {"seed": config.seed, "scale": config.guidance, "store": self.folder / "linear.safetensors"}
+        hidden = not engine.is_main_process
+        with tqdm(total=len(chosen), desc="closed form", unit="prompt", disable=hidden) as bar, engine.autocast():
+            scale = None if config.scales is None else math.sqrt(math.prod(config.scales))
             sums = collect(
-                self.model, self.encoder, chosen, budgets, **options, on_part=lambda n: bar.update(n - bar.n)
+                self.model,
+                self.encoder,
+                chosen,
+                budgets,
+                seed=config.seed,
+                scale=scale,
+                texts=config.text_budgets,
+                store=self.folder / f"linear-{engine.process_index}.safetensors",
+                on_part=lambda done: bar.update(done - bar.n),
             )
+        for one in sums.values():
+            one |= {name: engine.reduce(value, reduction="sum") for name, value in one.items()}
         solution = sums.solve()
         self.model.reduction.correct(solution)
-        self.model.save_pretrained(self.folder / "adapter")
+        if engine.is_main_process:
+            self.model.save_pretrained(self.folder / "adapter")
         return {budget: round(share, 3) for budget, share in sums.explained(solution).items()}
 
     def trainer(self) -> Trainer:
         """Self-distillation, resumed where it stopped. Where nobody said how many steps, as many as the time allows."""
         config = self.config
         task = Distillation(config, self.model, self.subjects.used, self.encoder)
-        trainer = Trainer(replace(config, steps=config.steps or FEWEST_STEPS), task)
+        trainer = Trainer(replace(config, steps=config.steps or FEWEST_STEPS), task, self.engine)
         if config.steps is None:
             seconds = self.seconds_per_step(trainer)
             left = 60 * config.minutes - (time.monotonic() - self.began)
@@ -225,7 +249,7 @@ class Adapting:
             task.states.move()
         losses: dict[int, list[float]] = {budget: [] for budget in sorted(config.budgets, reverse=True)}
         for first in range(0, MEASURED, len(asked)):
-            state, _ = task.states.draw(first, places)
+            state = task.states.draw(first, places)
             for budget, some in losses.items():
                 condition = task.states.conditions(state.subject.tolist())
                 some.append(float(objective(state, condition, Dial(budget, False)).mean()))

@@ -6,6 +6,7 @@ misses of it is fitted by a linear map of what Write sees; the sums of products 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,10 +47,12 @@ class Sums(dict[int, dict[str, torch.Tensor]]):
 
     def _add(self, budget: int, features: torch.Tensor, target: torch.Tensor) -> None:
         x, y = features.float().flatten(0, 1), target.float().flatten(0, 1)
-        new = {"gram": x.T @ x, "cross": x.T @ y, "energy": y.square().sum()}
+        with torch.autocast(x.device.type, enabled=False):
+            new = {"gram": x.T @ x, "cross": x.T @ y, "energy": y.square().sum()}
+        device = "cpu" if x.device.type == "mps" else x.device  # which has no float64
         for name, value in new.items():
             self.setdefault(budget, {})
-            self[budget][name] = self[budget].get(name, 0) + value.double()
+            self[budget][name] = self[budget].get(name, 0) + value.to(device, torch.float64)
 
     def solve(self) -> torch.Tensor:
         """One map for all budgets, (F, D): each counts by the share that is left of its own error."""
@@ -72,19 +75,32 @@ class Sums(dict[int, dict[str, torch.Tensor]]):
 class Watched(nn.Module):
     """The frozen backbone as a sampler calls it. At each call it adds to the sums what the core on regions misses."""
 
-    def __init__(self, model: ElasticModel, frozen: Backbone, budgets: Sequence[int], sums: Sums, scale: float):
+    def __init__(
+        self,
+        model: ElasticModel,
+        frozen: Backbone,
+        budgets: Sequence[int],
+        texts: Sequence[int | None],
+        sums: Sums,
+        scale: float,
+        pictures: int,
+    ):
         super().__init__()
         self.model, self.backbone, self.budgets, self.sums, self.scale = model, frozen, budgets, sums, scale
         self.prepare, self.unconditional = frozen.prepare, frozen.unconditional
-        self.pictures = 0  # in the batch that is sampled now
+        self.pictures = pictures  # in the batch that is sampled now
+        self.texts = itertools.cycle(texts)  # budgets of the text, one a step
 
     def forward(
         self, x: torch.Tensor, t: Any, condition: Condition, budget: Any = None, estimate: torch.Tensor | None = None
     ) -> torch.Tensor:
         frozen, (first, last) = self.backbone, self.model.config.core
-        tokens = frozen.run(frozen.embed(*frozen.check(x, t, condition), condition), 0, first)
+        x, t = frozen.check(x, t, condition)
+        tokens = frozen.run(frozen.embed(x, t, condition), 0, first)
         core = Span(frozen, first, last + 1)
         after = core(tokens)
+        if (text := next(self.texts)) is not None:
+            tokens = frozen.run(frozen.embed(x, t, self.model.prepare(condition, text)), 0, first)
         scale = self.scale if len(x) > self.pictures else None  # else this step has one branch alone
         for one in self.budgets:
             features, left = self.model.reduction.linear(tokens, core, one, estimate)
@@ -96,30 +112,36 @@ class Watched(nn.Module):
 def collect(
     model: ElasticModel,
     encoder: TextEncoder | None,
-    subjects: Sequence[str | int],
+    subjects: dict[int, str | int],
     budgets: Sequence[int],
     seed: int = 0,
     scale: float | None = None,
+    texts: Sequence[int] = (),
     store: Path | None = None,
     on_part: Callable[[int], None] = lambda done: None,
 ) -> Sums:
-    """The sums over one trajectory of each subject. Kept in `store` on the way, which a later call goes on from."""
+    """The sums over one trajectory of each subject; its number in `subjects` and the seed say from which noise.
+
+    Kept in `store` on the way, which a later call goes on from.
+    With text budgets every other step has the text as it is, the others one of these.
+    """
     backbone = model.backbone
     scale = backbone.flow.guidance_scale if scale is None else scale
-    told = {"subjects": list(subjects), "budgets": list(budgets), "seed": seed, "scale": scale}
+    texts = [one for text in texts for one in (None, text)] or [None]
+    told = {"subjects": list(subjects.items()), "budgets": list(budgets), "texts": texts, "seed": seed, "scale": scale}
     sums, done = load_sums(store, told)
+    numbers = list(subjects)
     shape = (backbone.channels, *backbone.image_size)
     with model.dense() as frozen:
-        watched = Watched(model, frozen, budgets, sums, scale)
         while done < len(subjects):
             on_part(done)
-            part = range(done, min(done + AT_ONCE, len(subjects)))
+            part = numbers[done : done + AT_ONCE]
             condition = condition_on(frozen, encoder, [subjects[number] for number in part])
             generators = [picture_generator(seed, number) for number in part]
             noise = draw_noise(shape, generators, frozen.flow.noise_scale, frozen.device)
-            watched.pictures = len(part)
+            watched = Watched(model, frozen, budgets, texts, sums, scale, len(part))
             sample(watched, noise, condition, steps=STEPS, guidance_scale=scale)
-            done = part.stop
+            done += len(part)
             if store is not None:
                 tensors = {f"{budget}.{name}": value for budget, one in sums.items() for name, value in one.items()}
                 with whole_file(store) as path:

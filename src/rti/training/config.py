@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from rti.errors import InputError, check_choice, check_finite
-from rti.method.config import setting
+from rti.method.config import check_scales, setting
 from rti.precision import TYPED
 from rti.presets import SCENES_TRAINING, find_preset
 
@@ -159,15 +159,39 @@ class AdaptConfig(AdapterConfig):
     learning_rate: float = _usually(1e-3, "learning_rate")
     warmup: int = _usually(20, "warmup")
     ema: float = _usually(0.98, "ema")
-    guidance: float | None = setting(None, help="Guidance scale of the trajectories; none: the model's own.")
+    guidance: str | None = setting(
+        None, help="Guidance scale of the trajectories, or 1.5..7: learn to guide in one pass. None: the model's own."
+    )
     states: int | None = setting(None, least=8, help="States of trajectories to train on; none: what 512 MB can hold.")
     renew: float = setting(0.25, least=0, most=1, help="New states a step, as a share of its batch.")
-    drop: float = setting(0.3, least=0, most=1, help="Share of examples that lose their condition.")
     own: float = setting(0.5, least=0, most=1, help="Share of trajectories that the student leads itself.")
     features: float = setting(0.1, least=0, help="Weight of the features after the core, beside the clean image.")
     save_every: int = _usually(100, "save_every")
     sample_every: int = _usually(0, "sample_every")
     log_with: str = _usually("none", "log_with")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.guidance is not None:
+            self.scales  # noqa: B018  refuses what is none
+
+    @property
+    def scales(self) -> tuple[float, float] | None:
+        """The least and the highest guidance scale of the trajectories; None for the model's own."""
+        if self.guidance is None:
+            return None
+        try:
+            numbers = tuple(float(word) for word in str(self.guidance).split(".."))
+        except ValueError:
+            numbers = ()
+        if len(numbers) not in (1, 2):
+            raise InputError(f"guidance {self.guidance!r} is not usable; allowed: a scale such as 3, or 1.5..7")
+        return check_scales((numbers[0], numbers[-1]))
+
+    @property
+    def one_pass(self) -> tuple[float, float] | None:
+        """The scales at which the student learns to guide itself."""
+        return self.scales if ".." in str(self.guidance) else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,7 @@ class Dial(NamedTuple):
     budget: int
     blind: bool  # without an estimate, as at a sampler's first step
     text_budget: int | None = None  # text regions; None: all of the text
+    guided: bool = False  # one pass for the guided clean image, not for that of a branch
 
     @classmethod
     def draw(cls, config: AdapterConfig, generator: torch.Generator) -> Dial:

@@ -67,7 +67,8 @@ def read_settings(
         return {field.name: values[field.name] for field in fields(of) if field.name in values}
 
     config = kind(**part(kind))
-    made = reduced.from_dict(part(reduced) | {"text_regions": bool(config.text_budgets)})
+    follows = {"text_regions": bool(config.text_budgets), "one_pass": getattr(config, "one_pass", None)}
+    made = reduced.from_dict(part(reduced) | follows)
     check_all_finite(made)
     return config, made
 

@@ -42,6 +42,7 @@ class State(NamedTuple):
     t: torch.Tensor  # (B,)
     estimate: torch.Tensor  # (B, C, H, W)
     subject: torch.Tensor  # (B,) int64, its place among the subjects
+    scale: torch.Tensor  # (B,) of its guidance
 
 
 @dataclass
@@ -51,13 +52,13 @@ class Trajectory:
     number: int
     times: torch.Tensor  # (steps + 1,)
     own: bool  # whether the student leads it, not the teacher
+    scale: float  # of its guidance
     x: torch.Tensor  # (1, C, H, W)
     estimate: torch.Tensor | None = None
     step: int = 0
 
 
-# From x (1, C, H, W), time, condition, the estimate before and whether the student leads, to the guided clean image.
-Leader = Callable[[torch.Tensor, torch.Tensor, Condition, torch.Tensor | None, bool], torch.Tensor]
+Leader = Callable[[Trajectory, Condition], torch.Tensor]  # to the guided clean image (1, C, H, W) of its next step
 
 
 class States:
@@ -78,7 +79,8 @@ class States:
         one = (backbone.channels, *backbone.image_size)
         self.size = min(MOST, ROOM // (8 * math.prod(one))) if config.states is None else config.states
         shape, numbers = (self.size, *one), torch.zeros(self.size)
-        self.kept = State(torch.zeros(shape), numbers, torch.zeros(shape), numbers.long())  # in the host's memory
+        x, estimate = torch.zeros(shape), torch.zeros(shape)
+        self.kept = State(x, numbers, estimate, numbers.long(), numbers.clone())  # in the host's memory
 
     def conditions(self, subjects: Sequence[int]) -> Condition:
         return condition_on(self.backbone, self.encoder, [self.subjects[subject] for subject in subjects])
@@ -89,9 +91,11 @@ class States:
         generator = torch.Generator().manual_seed(mix(self.config.seed, number))
         shape = (backbone.channels, *backbone.image_size)
         noise = draw_noise(shape, [generator], backbone.flow.noise_scale, backbone.device)
-        length, own = torch.rand(2, generator=generator).tolist()
+        length, own, guided = torch.rand(3, generator=generator).tolist()
         steps = STEPS[0] + int(length * (STEPS[1] - STEPS[0] + 1))
-        return Trajectory(number, time_grid(steps), own < self.config.own, noise)
+        low, high = self.config.scales or [backbone.flow.guidance_scale] * 2
+        scale = low if low == high else low * (high / low) ** guided  # evenly in its logarithm
+        return Trajectory(number, time_grid(steps), own < self.config.own, scale, noise)
 
     @property
     def full(self) -> bool:
@@ -112,9 +116,9 @@ class States:
             self.live.append(self.begin(self._next()))
         one = self.live[place]
         subject, t = one.number % len(self.subjects), one.times[one.step]
-        estimate = self.lead(one.x, t, self.conditions([subject]), one.estimate, one.own)
+        estimate = self.lead(one, self.conditions([subject]))
         before = estimate if one.estimate is None else one.estimate
-        self.add(State(one.x, t[None], before, torch.tensor([subject])))
+        self.add(State(one.x, t[None], before, torch.tensor([subject]), torch.tensor([one.scale])))
         one.x = one.x + (one.times[one.step + 1] - t) * velocity(estimate, one.x, t, self.backbone.flow.time_floor)
         one.step, one.estimate = one.step + 1, estimate
         if one.step == len(one.times) - 1:
@@ -125,17 +129,16 @@ class States:
         self.begun += 1
         return (self.begun - 1) * self.processes + self.process
 
-    def draw(self, step: int, numbers: Sequence[int]) -> tuple[State, torch.Tensor]:
-        """States for some places of a step's batch, by times as training draws them; and which lose their condition."""
-        config, device, picks, dropped = self.config, self.backbone.device, [], []
+    def draw(self, step: int, numbers: Sequence[int]) -> State:
+        """States for some places of a step's batch, by times as training draws them."""
+        config, device, picks = self.config, self.backbone.device, []
         for number in numbers:
             generator = torch.Generator().manual_seed(mix(config.seed + 1, step, number))
             wanted = torch.sigmoid(config.time_mean + config.time_deviation * torch.randn((), generator=generator))
             some = torch.randint(min(self.added, self.size), (CANDIDATES,), generator=generator)
             picks.append(some[(self.kept.t[some] - wanted).abs().argmin()])
-            dropped.append(bool(torch.rand((), generator=generator) < config.drop))
         index = torch.stack(picks)
-        return State(*(kept[index].to(device) for kept in self.kept)), torch.tensor(dropped, device=device)
+        return State(*(kept[index].to(device) for kept in self.kept))
 
     def state(self) -> dict[str, torch.Tensor]:
         """All there is to know; of as many live trajectories as there can be, so that it is of one shape everywhere."""

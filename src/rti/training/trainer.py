@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -31,6 +31,9 @@ from rti.training.log import Journal
 from rti.training.signals import on_stop_signal
 from rti.training.state import CannotSave, hold, load_checkpoint, put, save_checkpoint, whole
 from rti.training.tasks import Task
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 PATIENCE = 5  # losses in a row that are not finite
 COUNTS = ("skipped", "bad_in_a_row", "broken", "updates")  # beside the step, in a checkpoint
@@ -69,9 +72,9 @@ class MovingAverage:
 class Trainer:
     """A run in its folder."""
 
-    def __init__(self, config: RunConfig, task: Task):
+    def __init__(self, config: RunConfig, task: Task, engine: Accelerator | None = None):
         self.config, self.task, self.folder = config, task, Path(config.output)
-        self.accelerator = _engine(config)
+        self.accelerator = engine or make_engine(config)
         self.shares = config.shares(self.accelerator.process_index, self.accelerator.num_processes)
         if config.gradient_checkpointing:
             task.backbone.gradient_checkpointing = True
@@ -251,7 +254,7 @@ class Trainer:
                 }
 
 
-def _engine(config: RunConfig) -> Any:
+def make_engine(config: RunConfig) -> Accelerator:
     """accelerate, as the launcher and the settings have it; what it cannot do here is refused."""
     from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
 

@@ -53,7 +53,7 @@ def evaluate_scenes(
     A budget is a number of regions or a share; None is the frozen backbone without adapter. `split` "train" has the
     combinations of the training pictures, "held-out" those they never show, "all" both; fewer images are the first of
     more. A class-conditional model draws the world's classes, one object each; they know no split. `settings` are those
-    of `GenerationSettings`: steps, guidance, and text_budget, which goes with every budget, not with dense. Each
+    of `GenerationSettings`: steps, guidance, and text_budget and passes, which go with budgets, not with dense. Each
     budget has a folder of `rti generate` in `output`, which goes on where it stopped; `names` go into its manifest.
     """
     scipy_ndimage()  # before the pictures, not after them
@@ -68,7 +68,7 @@ def evaluate_scenes(
         for budget in budgets:  # all of them before the first picture: each may be refused
             dense = is_dense(budget)
             name = "dense" if dense else resolve_budget(budget, pipe.backbone.patches)
-            given = settings | ({"text_budget": None} if dense else {})
+            given = settings | ({"text_budget": None, "guidance_passes": None} if dense else {})
             wanted = GenerationSettings(None if dense else budget, seed=seed, **given)
             generations[name] = Generation(pipe, prompts, Path(place) / str(name), wanted, names)
         results = {name: _evaluate(name, one, split, batch, progress) for name, one in generations.items()}
@@ -90,7 +90,7 @@ def _evaluate(name: int | str, generation: Generation, split: str, batch: int, p
     scorer = GenEvalScorer(SceneDetector())
     score = score_folder(folder, "geneval", scorer, {"detector": "scenes"}, by_group=True, progress=False)
     score.write(folder.path)
-    how = {key: manifest[key] for key in ("seed", "steps", "guidance", "text_budget", "dtype")}
+    how = {key: manifest[key] for key in ("seed", "steps", "guidance", "guidance_passes", "text_budget", "dtype")}
     how |= {"split": split, "model": manifest["weights"]}
     row = {"budget": name} | {ours: score.summary[its] for ours, its in _SUMMARY.items()}
     row["seconds"] = round(sum(seconds for _, seconds in batches(folder.path)), 3)

@@ -43,6 +43,7 @@ class GenerationSettings:
     text_budget: Budget = None
     steps: int | None = None
     guidance: float | None = None
+    guidance_passes: int | None = None
     images: int | None = None  # per prompt; None as the benchmark has it
     seed: int = 0
     lenient: bool = False
@@ -59,6 +60,7 @@ class GenerationSettings:
             object.__setattr__(self, "budget", None)
         if self.budget is None and self.text_budget is not None:
             raise InputError("a text budget given without a budget; the frozen backbone has none")
+        Budgets(passes=self.guidance_passes)  # which refuses what is none
 
 
 class Shard(NamedTuple):
@@ -145,7 +147,7 @@ class Generation:
         drawn = pipe(
             [entry.prompt for entry, _ in pictures],
             generator=[torch.Generator().manual_seed(entry.seeds[number]) for entry, number in pictures],
-            budget=Budgets(self.budget, text=settings.text_budget),
+            budget=Budgets(self.budget, text=settings.text_budget, passes=settings.guidance_passes),
             num_inference_steps=settings.steps,
             guidance_scale=settings.guidance,
             lenient=settings.lenient,
@@ -197,6 +199,7 @@ class Generation:
             "text_budget": settings.text_budget,
             "steps": flow.steps if settings.steps is None else settings.steps,
             "guidance": float(flow.guidance_scale if settings.guidance is None else settings.guidance),
+            "guidance_passes": settings.guidance_passes,
             "lenient": settings.lenient,
             "prompts": {"source": prompts.source, "count": len(prompts), "sha256": prompts.digest()},
             "images_per_prompt": self.images,

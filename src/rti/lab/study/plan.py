@@ -16,6 +16,7 @@ from rti.files import read_json
 from rti.method.reductions import REDUCTIONS
 
 GROUPS = ("main", "component", "order", "core")
+MAKERS = ("train", "adapt")
 KINDS = ("train", "loss", "pictures", "time")  # of jobs
 FOLDER = "{study}"  # stands for the study's folder in commands: it may be copied and moved
 Count = NewType("Count", int)  # of at least 1; other whole numbers are of at least 0
@@ -29,7 +30,8 @@ class Row:
     title: str
     reduction: str = "region"
     group: str = "main"
-    settings: dict[str, Any] = field(default_factory=dict)  # of `rti train`, such as cuts and cuts_from
+    by: str = "train"  # the command that makes its adapter: rti train, on data, or rti adapt, from prompts alone
+    settings: dict[str, Any] = field(default_factory=dict)  # of that command, such as cuts and cuts_from
     seeds: tuple[int, ...] = (0,)
     images: dict[Count, Count] = field(default_factory=dict)  # scored at a budget, for each seed; others: loss only
     steps_at: dict[Count, tuple[Count, ...]] = field(default_factory=dict)  # sampling steps also tried, by budget
@@ -41,6 +43,9 @@ class Row:
             )
         check_choice(f"the group of row {self.name}", self.group, GROUPS)
         check_choice(f"the reduction of row {self.name}", self.reduction, REDUCTIONS)
+        check_choice(f"the command by of row {self.name}", self.by, MAKERS)
+        if self.by == "adapt" and self.reduction != "region":
+            raise InputError(f"row {self.name} is made by rti adapt, which makes regions, not {self.reduction}")
 
     @property
     def is_elastic(self) -> bool:
@@ -57,7 +62,7 @@ class Study:
     data: str = "scenes"
     budgets: tuple[Count, ...] = (16, 32, 64, 128)
     unseen: tuple[Count, ...] = ()  # budgets that no row is trained at
-    train: dict[str, Any] = field(default_factory=dict)  # settings of `rti train` for all rows
+    train: dict[str, Any] = field(default_factory=dict)  # settings of `rti train` for all its rows
     sample_steps: Count = 25
     dense_images: Count = 1200
     dense_steps: tuple[Count, ...] = ()  # fewer sampling steps, to compare with fewer tokens
@@ -84,7 +89,11 @@ class Study:
     def reduction_settings(self, row: Row) -> list[str]:
         """Those settings of a row's training that its reduction has, such as cuts=merge."""
         own = {one.name for one in fields(REDUCTIONS[row.reduction][0])}
-        return [f"{key}={_typed(value)}" for key, value in (self.train | row.settings).items() if key in own]
+        return [f"{key}={_typed(value)}" for key, value in self.making(row).items() if key in own]
+
+    def making(self, row: Row) -> dict[str, Any]:
+        """The settings that a row's adapter is made with."""
+        return (self.train if row.by == "train" else {}) | row.settings
 
 
 @dataclass(frozen=True)
@@ -187,9 +196,10 @@ def _among(what: str, typed: str | None, allowed: Sequence[str]) -> Sequence[str
 def _train_and_score(study: Study, row: Row, seed: int) -> Iterator[Job]:
     """A row's training with a seed, the losses of its adapter, and its pictures."""
     run, budgets = f"{row.name}-{seed}", study.budgets_of(row)
-    command = ["train", study.model, "--output", f"{FOLDER}/runs/{run}", "--data", study.data]
-    command += ["--reduction", row.reduction]
-    settings = {"budgets": study.budgets} | study.train | row.settings | {"seed": seed}
+    command = [row.by, study.model, "--output", f"{FOLDER}/runs/{run}"]
+    if row.by == "train":
+        command += ["--data", study.data, "--reduction", row.reduction]
+    settings = {"budgets": study.budgets} | study.making(row) | {"seed": seed}
     command += [f"--{key.replace('_', '-')}={_typed(value)}" for key, value in settings.items()]
     yield Job("train", run, (*command, *_ending(study)), makes=_adapter(run))
 

@@ -9,6 +9,7 @@ from typing import Any
 from rti.backbones.base import Backbone
 from rti.errors import InputError, check_choice
 from rti.method.config import ReductionConfig, RegionConfig
+from rti.method.guidance import GuidanceToken
 from rti.method.reductions.base import Reduction, Span
 from rti.method.reductions.dense import DenseConfig, DenseReduction
 from rti.method.reductions.latents import LatentConfig, LatentReduction
@@ -53,6 +54,8 @@ def make_reduction(config: ReductionConfig, backbone: Backbone) -> Reduction:
     reduction = REDUCTIONS[config.name][1](config, backbone)
     if config.text_regions:
         reduction.text = TextRegions(backbone)
+    if config.one_pass is not None:
+        reduction.guidance = GuidanceToken(backbone.hidden_size)
     return reduction
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from rti.backbones.base import Backbone, Tokens
 from rti.errors import InputError
 from rti.method.config import ReductionConfig
+from rti.method.guidance import GuidanceToken
 from rti.method.text_regions import TextRegions
 
 
@@ -43,7 +44,9 @@ class Reduction(nn.Module):
     def __init__(self, config: ReductionConfig):
         super().__init__()
         self.config = config
-        self.text: TextRegions | None = None  # shortens the text beside the image, where the config asks for it
+        # Where the config asks for them: what shortens the text beside the image, and what tells the guidance scale.
+        self.text: TextRegions | None = None
+        self.guidance: GuidanceToken | None = None
 
     def forward(self, tokens: Tokens, core: Span, budget: int, estimate: torch.Tensor | None = None) -> Tokens:
         """Tokens entering the core -> tokens leaving it, both with all patches."""
