@@ -14,12 +14,12 @@ from rti.method.reductions import Span
 from rti.seeds import mix
 from rti.text.prompts import template_prompts, word_prompts
 from rti.text.vocabulary import words_of
-from rti.training.adapt import Adapting
+from rti.training.adapt import FEWEST_STEPS, Adapting
 from rti.training.closed_form import RIDGE, Sums, collect
 from rti.training.config import AdaptConfig
 from rti.training.distillation import Distillation, DistillationObjective
 from rti.training.draws import Dial
-from test_trainer import assert_equal, letters, trained_values
+from test_trainer import assert_equal, launch, letters, trained_values
 from tiny import make_backbone, refused
 
 SUBJECTS = {"minit2i": list("abcdefgh"), "jit": [3, 1, 4, 5, 9]}
@@ -138,14 +138,45 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, family):
     assert_equal(trainer.task.states.state(), reference.task.states.state())
 
 
+def test_two_processes_share_the_closed_form_and_train_as_one(tmp_path):
+    """Over gloo. The sums are those of one process; each process has states of its own, and one adapter comes out."""
+    alone = adapting(tmp_path / "alone", stage="linear", linear_prompts=5)
+    expected = alone.run()["explained"]
+    program = """
+import json
+from test_adapt import adapting
+run = adapting("together", linear_prompts=5)
+told = run.run()
+print("values", json.dumps([run.engine.num_processes, told["explained"], told["step"], told["against_dense"]])) if (
+    run.engine.is_main_process) else None
+"""
+    processes, explained, step, rows = launch(tmp_path, program)
+    assert (processes, step) == (2, 6)
+    assert {int(budget): share for budget, share in explained.items()} == pytest.approx(expected, abs=2e-3)
+    assert [row["budget"] for row in rows] == [16, 4]
+    rti.load(tmp_path / "together/adapter", make_backbone("jit"))
+    again = adapting(tmp_path / "together", linear_prompts=5, steps=8)  # one process goes on where two stopped
+    assert again.run()["step"] == 8
+
+
+def test_text_regions_are_among_what_the_closed_form_is_fitted_on():
+    """Fitted with shortened texts it is nearer to the dense core on them than fitted without."""
+
+    def energy(**fitted) -> float:
+        model = rti.attach(make_backbone("minit2i"), region(text_regions=True))
+        model.reduction.correct(sums_of(model, "minit2i", **fitted).solve())
+        return sum(one["energy"].item() for one in sums_of(model, "minit2i", seed=1, texts=(2,)).values())
+
+    assert energy(texts=(2,)) < energy()
+
+
 def test_self_distillation_comes_nearer_to_the_teacher(tmp_path, family):
     """On the states it is trained on (random weights have nothing to generalise); the backbone stays as it was."""
     still = dict(own=0.0, renew=0.0)
     run = adapting(tmp_path, family, steps=40, stage="distil", learning_rate=3e-3, save_every=40, **still)
     before = {name: value.clone() for name, value in run.model.named_parameters() if not value.requires_grad}
     other = Distillation(settings(tmp_path, **still), run.model, SUBJECTS[family], run.encoder)
-    while not other.states.full:
-        other.states.move()
+    other.states.fill()
     state = other.states.draw(0, range(12))
     condition = other.states.conditions(state.subject.tolist())
     objective = DistillationObjective(run.model, features=0.0)
@@ -166,8 +197,7 @@ def test_a_perfect_student_has_no_loss(family):
     model = rti.attach(make_backbone(family), region())
     encoder = letters if family == "minit2i" else None
     task = Distillation(settings("nowhere"), model, SUBJECTS[family], encoder)
-    while not task.states.full:
-        task.states.move()
+    task.states.fill()
     state = task.states.draw(0, range(4))
     condition = task.states.conditions(state.subject.tolist())
     losses = DistillationObjective(model, features=0.1)(state, condition, Dial(64, False))
@@ -247,6 +277,16 @@ def test_bad_input_is_one_line(capsys, tmp_path, monkeypatch, arguments, named):
     error = capsys.readouterr().err.strip()
     assert ended.value.code == 2 and named in error and len(error.splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_without_a_number_of_steps_the_minutes_decide_and_a_resumed_run_keeps_them(tmp_path):
+    """More minutes, more steps; the number stays when the run goes on, whatever the machine does by then."""
+    run = adapting(tmp_path / "long", steps=None, minutes=100.0, guidance="2..3")
+    long = run.trainer().config.steps
+    assert adapting(tmp_path / "short", steps=None, minutes=0.01).trainer().config.steps == FEWEST_STEPS < long
+    short = adapting(tmp_path / "short", steps=None, minutes=0.01)
+    assert short.run()["step"] == FEWEST_STEPS
+    assert adapting(tmp_path / "short", steps=None, minutes=100.0).config.steps == FEWEST_STEPS
 
 
 def test_a_run_with_other_settings_is_refused(tmp_path):

@@ -130,6 +130,16 @@ def test_sample_puts_budgets_and_labels_side_by_side(capsys, tmp_path):
         assert picture.height > 3 * 512
 
 
+def test_an_untrained_interface_begins_at_three_quarters_and_says_what_to_expect(capsys, tmp_path):
+    draw = ("sample", "--model", DATA / "jit-tiny", "--labels", "1", "--steps", 1, "-o", tmp_path / "sample.png")
+    for how in (["--untrained"], ["--adapter", "untrained"]):
+        code, out, err = run(capsys, *draw, *how)
+        assert code == 0, err
+        assert "dense" in out and "48" in out  # of 64 patches
+        assert "untrained" in out and "rti adapt" in out
+    assert "rti adapt" not in run(capsys, *draw)[1]
+
+
 def test_sample_draws_the_regions_of_one_budget_below_its_row(capsys, tmp_path, monkeypatch):
     from rti import images
 

@@ -118,8 +118,7 @@ def test_a_student_learns_to_guide_itself(tmp_path, family):
     run = adapting(tmp_path / "guided", family, guidance="2..4", steps=60, learning_rate=3e-3, own=0.0, renew=0.0)
     assert run.model.config.one_pass == (2.0, 4.0)
     other = Distillation(run.config, run.model, SUBJECTS[family], run.encoder)
-    while not other.states.full:
-        other.states.move()
+    other.states.fill()
     scales = other.states.kept.scale
     assert scales.min() >= 2 and scales.max() <= 4 and scales.unique().numel() > 2
     state = other.states.draw(0, range(12))

@@ -93,6 +93,18 @@ def close(actual, expected, tolerance=1e-4):
 # Loading.
 
 
+def test_an_untrained_adapter_is_a_fresh_interface(release):
+    """With as many regions as patches it is the frozen model; fewer change the picture."""
+    pipe = rti.Pipeline.from_pretrained(release, adapter="untrained")
+    assert (pipe.elastic.config.cuts, pipe.elastic.config.cuts_from) == ("merge", "estimate")
+
+    def draw(budget):
+        return pipe("a red cube", generator=torch.Generator().manual_seed(1), budget=budget, **QUICK).images
+
+    torch.testing.assert_close(draw(1.0), draw("dense"), rtol=1e-4, atol=1e-4)
+    assert not torch.equal(draw(0.25), draw("dense"))
+
+
 def test_a_pipeline_finds_the_text_encoder_beside_its_transformer(pipe):
     states, mask = pipe.text_encoder(["a red cube", "ball"], 6)
     assert states.shape == (2, 6, 12)

@@ -90,6 +90,19 @@ def test_every_row_is_trained_scored_and_timed_under_the_same_conditions(tmp_pat
     assert not any("--compile" in job.command for job in jobs.values())
 
 
+def test_a_row_from_prompts_alone_touches_no_data_and_is_judged_as_the_others(tmp_path, capsys):
+    """`rti adapt` makes its adapter, by settings of its own; its first command is one that rti can run."""
+    settings = {"steps": 1, "batch": 2, "states": 8, "linear_prompts": 1, "core": [1, 3]}
+    row = {"name": "adapt", "title": "adapt", "group": "making", "by": "adapt", "settings": settings}
+    study = read_study(write_study(tmp_path, rows=[*ROWS, row]))
+    jobs = {job.name: job for job in plan(study) if job.run.startswith("adapt")}
+    made = jobs["train-adapt-0"]
+    assert made.command[0] == "adapt" and "--data" not in made.command and "--reduction" not in made.command
+    assert "--budgets=8,16" in made.command and "--warmup=1" not in made.command  # which is of training on data
+    assert jobs["loss-adapt-0"].needs == ("train-adapt-0",) and "time-adapt" in jobs
+    assert run_json(capsys, *made.words(tmp_path)[:-1])["step"] == 1 and made.made(tmp_path).is_dir()
+
+
 def test_what_is_compiled_is_training_and_scoring_but_not_timing(tmp_path):
     for job in plan(read_study(write_study(tmp_path, compile=True))):
         assert ("--compile" in job.command) == (job.kind != "time")
@@ -103,6 +116,8 @@ def test_what_is_compiled_is_training_and_scoring_but_not_timing(tmp_path):
         ({"rows": [ROWS[1] | {"name": "dense"}]}, "dense"),
         ({"rows": [ROWS[1] | {"name": "Ours!"}]}, "Ours!"),
         ({"rows": [ROWS[1] | {"group": "other"}]}, "other"),
+        ({"rows": [ROWS[1] | {"by": "magic"}]}, "magic"),
+        ({"rows": [ROWS[2] | {"by": "adapt"}]}, "makes regions, not token-skip"),
         ({"rows": [ROWS[1] | {"seeds": []}]}, "seeds"),
         ({"rows": [ROWS[1] | {"colour": "red"}]}, "colour"),
         ({"rows": [{"name": "x"}]}, "title"),

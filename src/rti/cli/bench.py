@@ -48,7 +48,8 @@ def bench(
 
     Absolute times drift with the machine; the ratios of one run do not. All
     that a reduction adds is timed with it, and its LoRA is folded in. With
-    --compile, which dense gets too, dense as it was is timed beside.
+    --compile, which dense gets too, dense as it was is timed beside. An adapter
+    that guides itself in one pass is timed so and with two.
     For example, at true size without any download:
 
     rti bench minit2i-b16 --init random --budgets 512,256,128,64
@@ -127,6 +128,7 @@ def _show(values: dict[str, Any]) -> None:
     for row in rows:
         name = row["model"] if row["budget"] == "dense" or several else ""
         names.append(f"{name} {row['budget']}".strip() if row["budget"] != "dense" else name)
+        names[-1] += ", one pass" if row["guidance_passes"] == 1 else ""
         speeds = [f"{row[field]:.2f}x" for field in ("speedup", "analytic_speedup")]
         memory = [f"{row['peak_memory_gigabytes']:.2f}"] if row["peak_memory_gigabytes"] else []  # of a GPU
         numbers = [row["text_budget"] or "full", row["seconds"], row["images_per_second"], *speeds]

@@ -169,9 +169,9 @@ class Adapting:
             trainer = self.trainer()
             trainer.run()
             told |= {"step": trainer.step, "stopped": trainer.step < trainer.config.steps}
-            if told["stopped"] or not trainer.accelerator.is_main_process:
-                return told
-            load_weights(self.model, self.folder / "adapter")
+        if told.get("stopped") or not self.engine.is_main_process:
+            return told
+        load_weights(self.model, self.folder / "adapter")
         told["seconds"] = round(time.monotonic() - self.began)
         told["against_dense"] = self.measure()
         write_whole(self.folder / "results.json", json.dumps(told, indent=1) + "\n")
@@ -227,15 +227,19 @@ class Adapting:
     def seconds_per_step(self, trainer: Trainer) -> float:
         """Of a step of each budget, tried on the spot, without one being taken."""
         task, numbers = trainer.task, trainer.shares[0]
-        task.batch(0, numbers, None)  # the first one fills the set of states
-        started = time.monotonic()
-        for budget in self.config.budgets:
-            batch = task.batch(0, numbers, Dial(budget, False))
-            trainer.accelerator.backward(trainer.objective(*batch).mean())
+        kinds = (False,) if self.config.one_pass is None else (False, True)
+        dials = [Dial(budget, False, guided=guided) for guided in kinds for budget in self.config.budgets]
+
+        def try_them() -> float:
+            started = time.monotonic()
+            for dial in dials:
+                trainer.accelerator.backward(trainer.objective(*task.batch(0, numbers, dial)).mean())
+            return (time.monotonic() - started) / len(dials) * len(trainer.shares)
+
+        try_them()  # the first one fills the set of states, and compiles
+        told = torch.tensor(try_them(), device=trainer.accelerator.device)
         for optimiser in trainer.optimisers:
             optimiser.zero_grad()
-        seconds = (time.monotonic() - started) / len(self.config.budgets) * len(trainer.shares)
-        told = torch.tensor(seconds, device=trainer.accelerator.device)
         return float(trainer.accelerator.reduce(told, reduction="mean"))
 
     @torch.no_grad()
@@ -245,8 +249,7 @@ class Adapting:
         other = replace(config, seed=config.seed + UNUSED, own=0.0, states=MEASURED, steps=1)
         task, places = Distillation(other, model, asked, self.encoder), range(len(asked))
         objective = DistillationObjective(model, features=0.0)
-        while not task.states.full:
-            task.states.move()
+        task.states.fill()
         losses: dict[int, list[float]] = {budget: [] for budget in sorted(config.budgets, reverse=True)}
         for first in range(0, MEASURED, len(asked)):
             state = task.states.draw(first, places)

@@ -133,8 +133,7 @@ class Distillation(Task):
         return f"R={once.budget}{' guided' if once.guided else ''}"
 
     def batch(self, step: int, numbers: range, once: Dial) -> tuple[State, Condition, Dial]:
-        while not self.states.full:
-            self.states.move()
+        self.states.fill(progress=self.engine.is_main_process)
         for _ in range(round(len(numbers) * self.config.renew)):
             self.states.move()
         if not once.guided:  # each runs in both branches

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from tqdm.auto import tqdm
 
 from rti.backbones.base import Backbone, Condition
 from rti.flow import draw_noise, time_grid, velocity
@@ -123,6 +124,14 @@ class States:
         one.step, one.estimate = one.step + 1, estimate
         if one.step == len(one.times) - 1:
             self.live[place] = self.begin(self._next())
+
+    def fill(self, progress: bool = False) -> None:
+        """Go on until the set is full; once it is, it stays so."""
+        if not self.full:
+            with tqdm(total=self.size, initial=self.added, desc="first states", disable=not progress) as bar:
+                while not self.full:
+                    self.move()
+                    bar.update()
 
     def _next(self) -> int:
         """The number of the next trajectory; no two processes share one."""

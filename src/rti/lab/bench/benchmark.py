@@ -41,6 +41,7 @@ class Row:
     name: str = "dense"
     budget: int | None = None
     text_budget: int | None = None
+    guidance_passes: int = 2  # of a guided evaluation
     model: Any = None  # a backbone, or a model with a reduction
     work: Work | None = None
     flops: float = 0.0
@@ -62,6 +63,7 @@ def as_rows(rows: Sequence[Row], batch: int, share: float) -> list[dict[str, Any
             "model": row.name,
             "budget": "dense" if row.budget is None else row.budget,
             "text_budget": row.text_budget,
+            "guidance_passes": row.guidance_passes,
             "seconds": round(row.seconds, 5),
             "images_per_second": round(batch * share / row.seconds, 5),
             "speedup": round(speedup, 3),
@@ -96,15 +98,16 @@ def run_benchmark(
         check_whole(name, value, least=least)
     numbers = dict.fromkeys(resolve_budget(budget, dense.patches) for budget in budgets)
     rows = [Row(model=dense), *([Row(PLAIN, model=plain)] if plain is not None else [])]
-    for (name, model), text, number in itertools.product(models.items(), dict.fromkeys(text_budgets), numbers):
-        rows.append(Row(name, number, text, model))
-
     scale = float(dense.flow.guidance_scale if guidance is None else guidance)
+    for (name, model), text, number in itertools.product(models.items(), dict.fromkeys(text_budgets), numbers):
+        rows += [Row(name, number, text, count, model) for count in ((2, 1) if model.guides_itself(scale) else (2,))]
+
     generators = [torch.Generator().manual_seed(number) for number in range(batch)]
     shape, device = (dense.channels, *dense.image_size), dense.device
     inputs = draw_noise(shape, generators, dense.flow.noise_scale, device), random_condition(dense, batch)
     for row in rows:
-        row.flops, budgets = _flops(dense, row), Budgets(row.budget, text=row.text_budget)
+        row.flops = _flops(dense, row) * row.guidance_passes / 2
+        budgets = Budgets(row.budget, text=row.text_budget, passes=row.guidance_passes)
         if steps is None:
             row.work = _forward(row.model, budgets, *inputs, scale)
         else:  # a whole picture, from the text encoder's states to the last step

@@ -15,7 +15,7 @@ from rti.errors import InputError, check_choice, check_switch, check_whole
 from rti.files import read_json
 from rti.method.reductions import REDUCTIONS
 
-GROUPS = ("main", "component", "order", "core")
+GROUPS = ("main", "component", "order", "core", "making")
 MAKERS = ("train", "adapt")
 KINDS = ("train", "loss", "pictures", "time")  # of jobs
 FOLDER = "{study}"  # stands for the study's folder in commands: it may be copied and moved
