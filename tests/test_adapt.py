@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
+from safetensors.torch import load_file
 
 import rti
 from rti.cli import main
@@ -126,14 +128,17 @@ def test_sums_that_were_interrupted_go_on(tmp_path, monkeypatch):
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, family):
-    whole = adapting(tmp_path / "whole", family)
+    how = dict(renew=1.0, states=8, cooldown=0)  # so that trajectories end, and others begin, after it goes on
+    whole = adapting(tmp_path / "whole", family, **how)
     whole.run()
-    adapting(tmp_path / "parts", family, steps=3, stage="all").run()
-    parts = adapting(tmp_path / "parts", family)
+    adapting(tmp_path / "parts", family, steps=3, **how).run()
+    parts = adapting(tmp_path / "parts", family, **how)
     trainer = parts.trainer()
     assert trainer.step == 3
+    before = trainer.task.states.moved
     trainer.run()
-    reference = adapting(tmp_path / "whole", family).trainer()
+    assert trainer.task.states.moved >= before + 12
+    reference = adapting(tmp_path / "whole", family, **how).trainer()
     assert_equal(trained_values(trainer), trained_values(reference))
     assert_equal(trainer.task.states.state(), reference.task.states.state())
 
@@ -145,18 +150,18 @@ def test_two_processes_share_the_closed_form_and_train_as_one(tmp_path):
     program = """
 import json
 from test_adapt import adapting
-run = adapting("together", linear_prompts=5)
+run = adapting("together", linear_prompts=5, steps=None, minutes=0.01, batch_per_device=8)
 told = run.run()
-print("values", json.dumps([run.engine.num_processes, told["explained"], told["step"], told["against_dense"]])) if (
-    run.engine.is_main_process) else None
+if run.engine.is_main_process:
+    print("values", json.dumps([run.engine.num_processes, told["explained"], told["step"], told["against_dense"]]))
 """
     processes, explained, step, rows = launch(tmp_path, program)
-    assert (processes, step) == (2, 6)
+    assert (processes, step) == (2, FEWEST_STEPS)
     assert {int(budget): share for budget, share in explained.items()} == pytest.approx(expected, abs=2e-3)
     assert [row["budget"] for row in rows] == [16, 4]
     rti.load(tmp_path / "together/adapter", make_backbone("jit"))
-    again = adapting(tmp_path / "together", linear_prompts=5, steps=8)  # one process goes on where two stopped
-    assert again.run()["step"] == 8
+    again = adapting(tmp_path / "together", linear_prompts=5, steps=FEWEST_STEPS + 2)  # one goes on where two stopped
+    assert again.run()["step"] == FEWEST_STEPS + 2
 
 
 def test_text_regions_are_among_what_the_closed_form_is_fitted_on():
@@ -245,7 +250,11 @@ main(["adapt", "scenes", "--output", "run", "--steps", "1", "--batch", "1", "--s
     results = json.loads((tmp_path / "run/results.json").read_text())
     assert [row["budget"] for row in results["against_dense"]] == [16]
     card = (tmp_path / "run/adapter/README.md").read_text()
-    assert "rti adapt" in card and "472 prompts" in card and f"{results['against_dense'][0]['psnr']} dB" in card
+    assert (
+        "rti adapt" in card
+        and f"{len(set(word_prompts(480))) - 8} prompts" in card
+        and f"{results['against_dense'][0]['psnr']} dB" in card
+    )
     pipe = rti.Pipeline.from_pretrained(tmp_path / "run/adapter")
     assert pipe.elastic.config.sized_write
 
@@ -287,6 +296,87 @@ def test_without_a_number_of_steps_the_minutes_decide_and_a_resumed_run_keeps_th
     short = adapting(tmp_path / "short", steps=None, minutes=0.01)
     assert short.run()["step"] == FEWEST_STEPS
     assert adapting(tmp_path / "short", steps=None, minutes=100.0).config.steps == FEWEST_STEPS
+
+
+def test_sums_of_other_settings_are_not_gone_on_with(tmp_path):
+    """The same folder with another core, before any checkpoint: the closed form begins anew."""
+
+    def run(folder: Path, core: tuple[int, int]) -> dict:
+        config = settings(folder, stage="linear")
+        return Adapting(config, region(core=core), make_backbone("jit"), None, SUBJECTS["jit"]).run()["explained"]
+
+    run(tmp_path / "one", (1, 2))
+    assert run(tmp_path / "one", (2, 2)) == run(tmp_path / "other", (2, 2))
+
+
+def test_the_budget_of_all_patches_leaves_nothing_to_solve_and_does_no_harm(tmp_path):
+    run = adapting(tmp_path, stage="linear", budgets=(16, 64))
+    assert set(run.run()["explained"]) == {16, 48}
+
+
+def test_it_may_begin_from_another_adapter_as_it_is(tmp_path):
+    """Without the closed form, which would correct what is right already; one without sized_write is a start too."""
+    first = rti.attach(make_backbone("jit"), region(sized_write=False))
+    with torch.no_grad():
+        first.reduction.write.g.weight += 0.1
+    first.save_pretrained(tmp_path / "first")
+    run = adapting(tmp_path / "run", start_from=str(tmp_path / "first"), steps=1)
+    assert torch.equal(run.model.reduction.write.g.weight, first.reduction.write.g.weight)
+    assert not run.model.reduction.write.h.weight.any()
+    assert "explained" not in run.run()
+    with refused("start_from"):
+        settings(tmp_path, stage="linear", start_from="somewhere")
+
+
+def test_frozen_weights_in_half_precision_have_an_adapter_in_float32(tmp_path):
+    backbone = make_backbone("jit").to(torch.bfloat16)
+    config = settings(tmp_path, dtype="bfloat16", mixed_precision="bf16", steps=2)
+    AcceleratorState._reset_state(True)  # of other precision
+    try:
+        Adapting(config, region(), backbone, None, SUBJECTS["jit"]).run()
+    finally:
+        AcceleratorState._reset_state(True)
+    stored = load_file(tmp_path / "adapter/interface.safetensors")
+    assert {value.dtype for value in stored.values()} == {torch.float32}
+    assert stored["write.g.weight"].bfloat16().float().ne(stored["write.g.weight"]).any()  # not rounded on the way
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ("a red cube", "a list of prompts"),
+        ([], "a list of prompts"),
+        ([3, 99], "label 99"),
+        (torch.tensor([1, 2]), None),
+    ],
+)
+def test_subjects_that_are_none_are_refused_at_once(tmp_path, given, said):
+    def run() -> Adapting:
+        return Adapting(settings(tmp_path), region(), make_backbone("jit"), None, given)
+
+    if said is None:
+        assert run().subjects.used == [1, 2]
+    else:
+        with refused(said):
+            run()
+
+
+def test_an_interface_that_learns_nothing_has_no_closed_form(tmp_path):
+    config = region(interface="mean", sized_write=False)
+    with refused("no closed form"):
+        Adapting(settings(tmp_path), config, make_backbone("jit"), None, SUBJECTS["jit"]).run()
+
+
+def test_states_are_renewed_at_the_same_rate_for_any_micro_batch(tmp_path):
+    moved = []
+    for at_once in (1, 4):
+        trainer = adapting(tmp_path / str(at_once), batch_per_device=at_once, steps=8, stage="distil").trainer()
+        trainer.task.states.fill()
+        before = trainer.task.states.moved
+        for _ in range(8):
+            trainer.train_step()
+        moved.append(trainer.task.states.moved - before)
+    assert moved == [8, 8]  # a quarter of 8 steps of 4
 
 
 def test_a_run_with_other_settings_is_refused(tmp_path):

@@ -7,6 +7,7 @@ import rti
 from rti.adapter import load_weights
 from rti.method.budgets import Budgets
 from rti.sampling import guide
+from rti.training.adapt import Adapting
 from rti.training.distillation import Distillation, DistillationObjective
 from rti.training.draws import Dial
 from test_adapt import SUBJECTS, adapting, region, settings
@@ -160,6 +161,13 @@ def test_what_a_model_cannot_is_refused():
     with refused("takes no token"):
         model = rti.attach(make_backbone("jit", in_context_len=0), region(one_pass=SCALES))
         model.prepare(make_condition(model.backbone, 2), guidance=torch.tensor([3.0, 3.0]))
+
+
+def test_a_model_that_cannot_is_refused_before_the_closed_form(tmp_path):
+    backbone = make_backbone("jit", in_context_len=0)
+    with refused("takes no token"):
+        Adapting(settings(tmp_path, guidance="2..3"), region(one_pass=(2.0, 3.0)), backbone, None, [1, 2])
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("given", ["7..1.5", "a..b", "0.5..2", "1..2..3", "inf", "1.5.."])

@@ -157,11 +157,12 @@ class Stored:
 def load_weights(model: ElasticModel, folder: str | Path) -> None:
     """Give an attached model the weights of an adapter whose parameters have the same names and shapes.
 
-    One that does not guide itself may be the start of one that will.
+    It may be the start of one that guides itself, or that writes by the region's size, which are fresh then.
     """
     stored = Stored.open(folder)
     lora, interface = stored.weights()
-    fresh = {name: value for name, value in model.reduction.state_dict().items() if name.startswith("guidance.")}
+    values = model.reduction.state_dict()
+    fresh = {name: value for name, value in values.items() if name.startswith(("guidance.", "write.h."))}
     stored.put(model, (lora, fresh | interface))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from rti.method.config import CUT_NAMES, CUT_SOURCES
 from rti.presets import usual_core
 from rti.shipped import DEFAULT
 
-WHAT_TO_EXPECT = "an untrained interface: TO BE MEASURED"
+WHAT_TO_EXPECT = "untrained: TO BE MEASURED; rti adapt"
 
 
 @command
@@ -45,7 +46,7 @@ def sample(
     ),
     lenient: bool = typer.Option(False, "--lenient", help="Leave out words the model does not know, with a warning."),
     untrained: bool = typer.Option(
-        False, "--untrained", help="Without an adapter: attach a fresh interface, untrained."
+        False, "--untrained", help="Without an adapter, or instead of it: a fresh interface, as --adapter untrained."
     ),
     core: str = typer.Option(None, help="With --untrained: first and last block of the core, such as 3,13."),
     cuts: str = typer.Option("merge", help=f"With --untrained: {', '.join(CUT_NAMES)}."),
@@ -75,15 +76,16 @@ def sample(
 
     output = output or _free_name()
     check_output(output)
-    pipe = runtime.load(model, init)
+    if untrained and runtime.adapter not in (None, UNTRAINED):
+        raise InputError(f"--adapter {runtime.adapter} and --untrained given; allowed: one of them")
+    fresh = untrained or runtime.adapter == UNTRAINED
+    pipe = (replace(runtime, adapter=UNTRAINED) if fresh else runtime).load(model, init)
     patches, grid = pipe.backbone.patches, pipe.backbone.grid
-    attached = untrained and pipe.elastic is None
-    if attached:
-        where = span(core) or usual_core(model, pipe.backbone.depth, runtime.size)
-        text = sampling.text_budget is not None
-        pipe.model = attach(pipe.model, RegionConfig(core=where, cuts=cuts, cuts_from=cuts_from, text_regions=text))
+    if fresh:
+        backbone, text = pipe.elastic.detach(), sampling.text_budget is not None
+        where = span(core) or usual_core(model, backbone.depth, runtime.size)
+        pipe.model = attach(backbone, RegionConfig(core=where, cuts=cuts, cuts_from=cuts_from, text_regions=text))
 
-    fresh = attached or runtime.adapter == UNTRAINED
     rows = usual_budgets(budget or ("dense,0.75" if fresh else None), pipe)
     rows = [None if row is None else resolve_budget(row, patches) for row in rows]
     if pipe.elastic is None and any(rows):

@@ -133,7 +133,10 @@ def adapt(
     """
     from rti.training.adapt import Adapting
 
-    values = Adapting.of(model, {"output": output} | settings).run()
+    run = Adapting.of(model, {"output": output} | settings)
+    values = run.run()
+    if not run.engine.is_main_process:  # the first one speaks for all
+        raise typer.Exit(130 if values.get("stopped") else 0)
     if values.get("stopped"):
         show_error(f"stopped at step {values['step']}, which is saved; to resume, run the same command again")
     elif rows := values.get("against_dense"):

@@ -6,6 +6,7 @@ can be used. At the end it is measured against the frozen backbone, on prompts a
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -28,7 +29,7 @@ from rti.flow import picture_generator
 from rti.loading import load_backbone
 from rti.method.config import ReductionConfig
 from rti.pipeline import Pipeline
-from rti.presets import default_core
+from rti.presets import default_core, is_released
 from rti.seeds import seeded
 from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
 from rti.text.prompts import prompts_of_file, spread_labels, template_prompts, word_prompts
@@ -39,11 +40,12 @@ from rti.training.distillation import Distillation, DistillationObjective
 from rti.training.draws import Dial
 from rti.training.settings import CONFIG, check_fits, check_unchanged, read_settings, write_settings
 from rti.training.state import checkpoints, hold
+from rti.training.states import condition_on
 from rti.training.trainer import Trainer, make_engine
 
 HELD_OUT = 8  # prompts that are only measured on
 UNUSED = 2**20  # what is added to the seed for noise that no training sees
-MEASURED = 64  # states of them
+MEASURED = 32  # states of them
 FEWEST_STEPS = 20
 COOLDOWN = 0.4  # the last share of the steps, over which the learning rate falls
 
@@ -78,20 +80,37 @@ class Subjects:
 
     @classmethod
     def of(cls, config: AdaptConfig, backbone: Backbone, encoder: TextEncoder | None, given: Any) -> Subjects:
+        if given is not None:
+            if isinstance(given, str) or not len(given):
+                raise InputError(f"prompts {given!r} are not usable; allowed: a list of prompts or of labels")
+            given = list(given)
         if backbone.conditioned_on != "text":
             if config.prompts is not None:
                 raise InputError(f"{config.prompts} given, but {type(backbone).__name__} draws from labels")
             classes = backbone.config.num_classes
-            every = list(given or config.labels or spread_labels(classes, classes))
+            every = [int(label) for label in given or config.labels or spread_labels(classes, classes)]
+            backbone.condition(labels=every)  # refuses what is none
             return cls(every, [every[index % len(every)] for index in range(HELD_OUT)])  # of other noise
         if config.labels:
             raise InputError(f"labels {config.labels} given, but {type(backbone).__name__} draws from prompts")
         if given is not None or config.prompts is not None:
-            every = list(prompts_of_file(Path(config.prompts)) if given is None else given)
+            every = prompts_of_file(Path(config.prompts)) if given is None else given
         else:
             every = word_prompts(480) if isinstance(encoder, WordEncoder) else template_prompts()
+        every = list(dict.fromkeys(every))
+        if isinstance(encoder, WordEncoder):
+            encoder(every, backbone.config.prompt_length)  # refuses words it does not know
         kept = min(HELD_OUT, len(every) // 4)
         return cls(every[: len(every) - kept], every[len(every) - kept :] or every)
+
+
+def _divided(config: AdaptConfig, processes: int) -> AdaptConfig:
+    """The same with as many examples on each device as divide the batch; one that does not divide is refused."""
+    each = max(1, config.batch // processes)
+    at_once = max(number for number in range(1, each + 1) if each % number == 0 and number <= config.batch_per_device)
+    config = replace(config, batch_per_device=at_once)
+    config.accumulation(processes)
+    return config
 
 
 class Adapting:
@@ -109,8 +128,10 @@ class Adapting:
         backbone, name = None, str(model)
         if isinstance(model, Backbone):
             backbone, name = model, str((model.source or {}).get("source", model.family))
-        elif os.path.exists(name) or is_repository_name(name):
-            backbone = load_backbone(name, dtype=getattr(torch, str(given.get("dtype") or "float32"), torch.float32))
+        elif os.path.exists(name) or (is_repository_name(name) and not is_released(name)):
+            options = {key: given[key] for key in ("init", "seed") if given.get(key) is not None}
+            options["dtype"] = getattr(torch, str(given.get("dtype") or "float32"), torch.float32)
+            backbone = load_backbone(name, **options)
         usual = {}
         if backbone is not None and not AdaptConfig.preset_values(name):
             budgets = tuple(max(1, backbone.patches // share) for share in (16, 8, 4, 2))
@@ -143,21 +164,27 @@ class Adapting:
         self.settings = asdict(config) | {"reduction": reduction.to_dict()}
         check_unchanged(self.folder, self.settings)
         if config.steps is None and checkpoints(self.folder):  # it was decided when the run began
-            stored = read_json(self.folder / CONFIG)
-            config = replace(config, steps=stored.get("steps"), cooldown=stored.get("cooldown", 0))
-        self.config = config
+            config = replace(config, steps=read_json(self.folder / CONFIG).get("steps"))
         self.engine = make_engine(config)
+        if self.engine.distributed_type == "FSDP":
+            raise InputError("rti adapt is not for FSDP: a few trajectories are led beside the training; allowed: DDP")
+        self.config = config = _divided(config, self.engine.num_processes)
         if hasattr(encoder, "to"):
             encoder.to(self.engine.device)
         with seeded(config.seed):  # LoRA's A starts at random
-            self.model = attach(backbone.to(self.engine.device), reduction)
-        if config.start_from is not None:
+            self.model = attach(backbone, reduction).to(self.engine.device)
+        for parameter in self.model.trainable_parameters().values():  # the closed form's too, whatever is frozen
+            parameter.data = parameter.data.float()
+        if config.start_from is not None and not checkpoints(self.folder):
             load_weights(self.model, config.start_from)
+        if reduction.one_pass is not None:  # refused here, not after the closed form
+            one = condition_on(backbone, encoder, self.subjects.used[:1])
+            self.model.prepare(one, guidance=torch.ones(1, device=self.engine.device))
 
     def run(self) -> dict[str, Any]:
         """All stages; gives back what was measured, for JSON. One that was stopped says so, and is not measured."""
         told: dict[str, Any] = {"output": str(self.folder), "adapter": str(self.folder / "adapter")}
-        if self.config.stage != "distil" and not checkpoints(self.folder):
+        if self.config.stage != "distil" and self.config.start_from is None and not checkpoints(self.folder):
             lock = hold(self.folder) if self.engine.is_main_process else None
             try:
                 told["explained"] = self.solve()
@@ -176,7 +203,15 @@ class Adapting:
         told["against_dense"] = self.measure()
         write_whole(self.folder / "results.json", json.dumps(told, indent=1) + "\n")
         note(self.folder / "adapter", self.card(told))
+        for sums in self.folder.glob("linear-*.safetensors") if self.config.stage != "linear" else ():
+            sums.unlink()  # nobody needs them any more
         return told
+
+    @property
+    def scale(self) -> float:
+        """The guidance scale of the closed form and of what is measured: the model's own, or the middle of a range."""
+        scales, own = self.config.scales, self.model.backbone.flow.guidance_scale
+        return own if scales is None or scales[0] <= own <= scales[1] else math.sqrt(math.prod(scales))
 
     def solve(self) -> dict[int, float]:
         """The closed form, by all processes together; its adapter is there afterwards."""
@@ -186,23 +221,23 @@ class Adapting:
             number: used[number % len(used)] for number in range(count)[engine.process_index :: engine.num_processes]
         }
         patches = self.model.backbone.patches
-        budgets = sorted({*config.budgets, 3 * patches // 4})  # near dense, where little may be lost
+        budgets = {*config.budgets, 3 * patches // 4}  # also near dense, where little may be lost
+        budgets = sorted(budget for budget in budgets if 0 < budget < patches)  # all of them: nothing is missed
         hidden = not engine.is_main_process
         with tqdm(total=len(chosen), desc="closed form", unit="prompt", disable=hidden) as bar, engine.autocast():
-            scale = None if config.scales is None else math.sqrt(math.prod(config.scales))
             sums = collect(
                 self.model,
                 self.encoder,
                 chosen,
                 budgets,
                 seed=config.seed,
-                scale=scale,
+                scale=self.scale,
                 texts=config.text_budgets,
                 store=self.folder / f"linear-{engine.process_index}.safetensors",
                 on_part=lambda done: bar.update(done - bar.n),
             )
-        for one in sums.values():
-            one |= {name: engine.reduce(value, reduction="sum") for name, value in one.items()}
+        for budget, name in itertools.product(budgets, ("gram", "cross", "energy")):  # in one order everywhere
+            sums[budget][name] = engine.reduce(sums[budget][name], reduction="sum")
         solution = sums.solve()
         self.model.reduction.correct(solution)
         if engine.is_main_process:
@@ -214,18 +249,15 @@ class Adapting:
         config = self.config
         task = Distillation(config, self.model, self.subjects.used, self.encoder)
         trainer = Trainer(replace(config, steps=config.steps or FEWEST_STEPS), task, self.engine)
-        if config.steps is None:
-            seconds = self.seconds_per_step(trainer)
-            left = 60 * config.minutes - (time.monotonic() - self.began)
-            steps = max(FEWEST_STEPS, int(left / seconds))
-            config = replace(config, steps=steps, cooldown=config.cooldown or int(COOLDOWN * steps))
-            trainer.config = task.config = config
+        steps = config.steps or self.steps_in_time(trainer)
+        cooldown = int(COOLDOWN * steps) if config.cooldown is None else config.cooldown
+        trainer.config = task.config = config = replace(config, steps=steps, cooldown=cooldown)
         if trainer.accelerator.is_main_process:
             write_settings(self.folder, self.settings | {"steps": config.steps, "cooldown": config.cooldown})
         return trainer
 
-    def seconds_per_step(self, trainer: Trainer) -> float:
-        """Of a step of each budget, tried on the spot, without one being taken."""
+    def steps_in_time(self, trainer: Trainer) -> int:
+        """As many as the minutes allow, by a step of each budget, tried on the spot, without one being taken."""
         task, numbers = trainer.task, trainer.shares[0]
         kinds = (False,) if self.config.one_pass is None else (False, True)
         dials = [Dial(budget, False, guided=guided) for guided in kinds for budget in self.config.budgets]
@@ -233,20 +265,25 @@ class Adapting:
         def try_them() -> float:
             started = time.monotonic()
             for dial in dials:
-                trainer.accelerator.backward(trainer.objective(*task.batch(0, numbers, dial)).mean())
+                loss = trainer.objective(*task.batch(0, numbers, dial)).mean()
+                trainer.accelerator.backward(loss)
+                float(loss)  # which waits for a GPU
             return (time.monotonic() - started) / len(dials) * len(trainer.shares)
 
         try_them()  # the first one fills the set of states, and compiles
-        told = torch.tensor(try_them(), device=trainer.accelerator.device)
+        seconds = try_them()
         for optimiser in trainer.optimisers:
             optimiser.zero_grad()
-        return float(trainer.accelerator.reduce(told, reduction="mean"))
+        mine = [seconds, 60 * self.config.minutes - (time.monotonic() - self.began)]
+        told = torch.tensor(mine, device=trainer.accelerator.device)
+        seconds, left = trainer.accelerator.reduce(told, reduction="mean").tolist()  # the same on every process
+        return max(FEWEST_STEPS, int(left / seconds))
 
     @torch.no_grad()
     def measure(self) -> list[dict[str, float]]:
         """Against the frozen backbone, from noise that was not used: PSNR of the picture, loss of the clean image."""
         config, asked, model = self.config, self.subjects.held_out, self.model
-        other = replace(config, seed=config.seed + UNUSED, own=0.0, states=MEASURED, steps=1)
+        other = replace(config, seed=config.seed + UNUSED, own=0.0, states=MEASURED, steps=1, compile=False)
         task, places = Distillation(other, model, asked, self.encoder), range(len(asked))
         objective = DistillationObjective(model, features=0.0)
         task.states.fill()
@@ -255,13 +292,15 @@ class Adapting:
             state = task.states.draw(first, places)
             for budget, some in losses.items():
                 condition = task.states.conditions(state.subject.tolist())
-                some.append(float(objective(state, condition, Dial(budget, False)).mean()))
+                dial = Dial(budget, False, guided=config.one_pass is not None)
+                some.append(float(objective(state, condition, dial).mean()))
         pipe, labels = Pipeline(model, self.encoder), self.encoder is None
 
         def draw(budget: int | str) -> torch.Tensor:
             generators = [picture_generator(config.seed + UNUSED, index) for index in places]
             subjects = {"label" if labels else "prompt": asked}
             how = {"num_inference_steps": 12, "batch_size": 4, "output_type": "pt", "progress": False}
+            how["guidance_scale"] = self.scale
             with pipe.drawing(budget == "dense") as drawing:
                 return drawing(**subjects, budget=budget, generator=generators, **how).images
 
@@ -275,13 +314,14 @@ class Adapting:
     def card(self, told: dict[str, Any]) -> str:
         """What the adapter was made from, and how near it is to the frozen backbone."""
         what = "labels" if self.encoder is None else "prompts"
+        passes = " in one pass" if self.model.guides_itself(self.scale) else ""
         rows = "\n".join(f"| {row['budget']} | {row['psnr']} dB | {row['loss']} |" for row in told["against_dense"])
         return f"""
 ## How it was made
 
 By `rti adapt` from {len(self.subjects.used)} {what} and no data set, in {told["seconds"] / 60:.1f} minutes
 ({told.get("step", 0)} steps of {self.config.batch} after the closed form). Against the frozen backbone
-on {len(self.subjects.held_out)} {what} with noise it never saw, 12 steps:
+on {len(self.subjects.held_out)} {what} with noise it never saw, 12 steps, guidance {self.scale:g}{passes}:
 
 | regions | PSNR to dense | loss against dense |
 |---|---|---|

@@ -19,6 +19,7 @@ from torch import nn
 
 from rti.backbones.base import Backbone, Condition
 from rti.elastic import ElasticModel
+from rti.errors import InputError
 from rti.files import in_one_line, whole_file
 from rti.flow import draw_noise, picture_generator
 from rti.method.reductions import Span
@@ -49,10 +50,9 @@ class Sums(dict[int, dict[str, torch.Tensor]]):
         x, y = features.float().flatten(0, 1), target.float().flatten(0, 1)
         with torch.autocast(x.device.type, enabled=False):
             new = {"gram": x.T @ x, "cross": x.T @ y, "energy": y.square().sum()}
-        device = "cpu" if x.device.type == "mps" else x.device  # which has no float64
         for name, value in new.items():
             self.setdefault(budget, {})
-            self[budget][name] = self[budget].get(name, 0) + value.to(device, torch.float64)
+            self[budget][name] = self[budget].get(name, 0) + value.to(_place(x.device), torch.float64)
 
     def solve(self) -> torch.Tensor:
         """One map for all budgets, (F, D): each counts by the share that is left of its own error."""
@@ -60,7 +60,10 @@ class Sums(dict[int, dict[str, torch.Tensor]]):
         cross = sum(one["cross"] / one["energy"] for one in self.values())
         diagonal = gram.diagonal()
         ridge = RIDGE * diagonal.clamp_min(1e-9 * diagonal.max())
-        return torch.linalg.solve(gram + ridge.diag(), cross)
+        solution = torch.linalg.solve(gram + ridge.diag(), cross)
+        if not solution.isfinite().all():
+            raise InputError("the closed form has no finite solution; leave it out (--stage distil)")
+        return solution
 
     def explained(self, solution: torch.Tensor) -> dict[int, float]:
         """The share of its error that the map takes away, at each budget."""
@@ -104,7 +107,7 @@ class Watched(nn.Module):
         scale = self.scale if len(x) > self.pictures else None  # else this step has one branch alone
         for one in self.budgets:
             features, left = self.model.reduction.linear(tokens, core, one, estimate)
-            self.sums.add(one, features, after.image - left, scale)
+            self.sums.add(one, features, after.image.float() - left.float(), scale)
         return frozen.head(frozen.run(after, last + 1, frozen.depth))
 
 
@@ -129,7 +132,8 @@ def collect(
     scale = backbone.flow.guidance_scale if scale is None else scale
     texts = [one for text in texts for one in (None, text)] or [None]
     told = {"subjects": list(subjects.items()), "budgets": list(budgets), "texts": texts, "seed": seed, "scale": scale}
-    sums, done = load_sums(store, told)
+    told |= {"reduction": model.config.to_dict(), "backbone": backbone.source, "dtype": str(backbone.dtype)}
+    sums, done = load_sums(store, told, _place(backbone.device))
     numbers = list(subjects)
     shape = (backbone.channels, *backbone.image_size)
     with model.dense() as frozen:
@@ -150,7 +154,12 @@ def collect(
     return sums
 
 
-def load_sums(store: Path | None, told: dict[str, Any]) -> tuple[Sums, int]:
+def _place(device: torch.device) -> torch.device:
+    """Where the sums are: on the device, if it has float64."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def load_sums(store: Path | None, told: dict[str, Any], device: torch.device) -> tuple[Sums, int]:
     """Sums that an earlier call left, and of how many subjects; none where there are none, or others."""
     if store is None or not store.is_file():
         return Sums(), 0
@@ -161,5 +170,5 @@ def load_sums(store: Path | None, told: dict[str, Any]) -> tuple[Sums, int]:
         sums = Sums()
         for key in file.keys():  # noqa: SIM118  it is no dict
             budget, name = key.split(".")
-            sums.setdefault(int(budget), {})[name] = file.get_tensor(key)
+            sums.setdefault(int(budget), {})[name] = file.get_tensor(key).to(device)
         return sums, int(metadata["done"])

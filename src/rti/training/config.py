@@ -111,7 +111,7 @@ class AdapterConfig(RunConfig):
     budgets: tuple[int, ...] = setting(least=1, help="Regions to serve; each step draws one of them.")
     init: str | None = setting(None, help="random: random weights, to try the machinery.")
     dtype: str = setting("float32", among=TYPED, help="Of the frozen weights; what trains is always float32.")
-    blind: float = setting(0.1, least=0, most=1, help="Share of steps without one, as at a sampler's first step.")
+    blind: float = setting(0.1, least=0, most=1, help="Share of steps without an estimate, as at a sampler's start.")
     text_budgets: tuple[int, ...] = setting((), least=1, help="Text regions, one drawn a step; none: all of the text.")
     full_text: float = setting(0.25, least=0, most=1, help="Share of steps with all of the text, beside text budgets.")
 
@@ -158,6 +158,9 @@ class AdaptConfig(AdapterConfig):
     batch: int = _usually(8, "batch")
     learning_rate: float = _usually(1e-3, "learning_rate")
     warmup: int = _usually(20, "warmup")
+    cooldown: int | None = setting(
+        None, least=0, help="Steps at the end over which the rate falls; none: 40 % of them."
+    )
     ema: float = _usually(0.98, "ema")
     guidance: str | None = setting(
         None, help="Guidance scale of the trajectories, or 1.5..7: learn to guide in one pass. None: the model's own."
@@ -174,6 +177,10 @@ class AdaptConfig(AdapterConfig):
         super().__post_init__()
         if self.guidance is not None:
             self.scales  # noqa: B018  refuses what is none
+        if self.stage == "linear" and self.start_from is not None:
+            raise InputError(
+                "start_from with --stage linear; the closed form begins from a fresh interface, leave it out"
+            )
 
     @property
     def scales(self) -> tuple[float, float] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -113,9 +114,8 @@ class Distillation(Task):
     def lead(self, one: Trajectory, condition: Condition) -> torch.Tensor:
         """The guided clean image of the teacher, or of the student at one of its budgets."""
         flow, model = self.backbone.flow, self.model
-        budget = self.config.budgets[self.states.moved % len(self.config.budgets)]
         with nullcontext(model) if one.own else model.dense() as leader:
-            budgets = Budgets([budget]) if one.own else None
+            budgets = Budgets([one.budget]) if one.own else None
             guided = GuidedVelocity(leader, condition, flow, one.scale, flow.guidance_interval, budgets)
             guided.estimate = one.estimate
             return guided.clean(one.x, one.times[one.step], 0)
@@ -133,9 +133,11 @@ class Distillation(Task):
         return f"R={once.budget}{' guided' if once.guided else ''}"
 
     def batch(self, step: int, numbers: range, once: Dial) -> tuple[State, Condition, Dial]:
-        self.states.fill(progress=self.engine.is_main_process)
-        for _ in range(round(len(numbers) * self.config.renew)):
-            self.states.move()
+        a_step = len(numbers) * self.config.renew  # on average
+        with self.engine.autocast():
+            self.states.fill(progress=self.engine.is_main_process)
+            for _ in range(math.floor((step + 1) * a_step) - math.floor(step * a_step)):
+                self.states.move()
         if not once.guided:  # each runs in both branches
             numbers = numbers[: -(-len(numbers) // 2)]
         state = self.states.draw(step, numbers)

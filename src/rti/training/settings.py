@@ -13,7 +13,7 @@ from rti.errors import InputError, check_choice
 from rti.files import is_repository_name, read_json, write_whole
 from rti.method.budgets import resolve_budget
 from rti.method.config import ReductionConfig, check_all_finite
-from rti.method.reductions import REDUCTIONS
+from rti.method.reductions import REDUCTIONS, config_from_dict
 from rti.parsing import convert_stored
 from rti.presets import PRESETS, SCENES_TRAINING
 from rti.shipped import shipped
@@ -79,6 +79,8 @@ def check_unchanged(folder: Path, settings: dict[str, Any]) -> None:
     if not path.is_file() or not checkpoints(folder):
         return
     before, now = read_json(path), json.loads(json.dumps(settings))
+    if isinstance(before.get("reduction"), dict):  # settings that were not there yet are as they were
+        before["reduction"] = json.loads(json.dumps(config_from_dict(before["reduction"]).to_dict()))
     changed = [key for key in sorted(set(before) | set(now)) if key not in FREE and before.get(key) != now.get(key)]
     if changed:
         raise InputError(f"{folder} holds a run with another {', '.join(changed)}; choose another output folder")

@@ -36,6 +36,11 @@ def condition_on(backbone: Backbone, encoder: TextEncoder | None, subjects: Sequ
     return backbone.condition(text=states.to(backbone.device), mask=mask.to(backbone.device))
 
 
+def _padded(value: torch.Tensor, length: int) -> torch.Tensor:
+    """With zeros at the end of its first dimension."""
+    return torch.cat([value, value.new_zeros(length - len(value), *value.shape[1:])])
+
+
 class State(NamedTuple):
     """Where some trajectories are. `estimate` is the guided clean image of the step before, which regions come from."""
 
@@ -54,6 +59,7 @@ class Trajectory:
     times: torch.Tensor  # (steps + 1,)
     own: bool  # whether the student leads it, not the teacher
     scale: float  # of its guidance
+    budget: int  # of the student, where it leads
     x: torch.Tensor  # (1, C, H, W)
     estimate: torch.Tensor | None = None
     step: int = 0
@@ -75,6 +81,7 @@ class States:
     ):
         self.backbone, self.encoder, self.subjects, self.config, self.lead = backbone, encoder, subjects, config, lead
         self.process, self.processes = 0, 1
+        self.texts: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}  # states and mask of a prompt's words
         self.live: list[Trajectory] = []
         self.begun = self.added = self.moved = 0
         one = (backbone.channels, *backbone.image_size)
@@ -83,8 +90,21 @@ class States:
         x, estimate = torch.zeros(shape), torch.zeros(shape)
         self.kept = State(x, numbers, estimate, numbers.long(), numbers.clone())  # in the host's memory
 
+    @torch.no_grad()
     def conditions(self, subjects: Sequence[int]) -> Condition:
-        return condition_on(self.backbone, self.encoder, [self.subjects[subject] for subject in subjects])
+        """Those of some subjects. Their words are encoded once and kept, in the host's memory."""
+        backbone, asked = self.backbone, [self.subjects[subject] for subject in subjects]
+        if self.encoder is None:
+            return condition_on(backbone, None, asked)
+        length = backbone.config.prompt_length
+        for prompt in asked:
+            if prompt not in self.texts:
+                states, mask = self.encoder([prompt], length)
+                words = 1 + int(mask[0].long().cumsum(0).argmax())  # up to the last
+                self.texts[prompt] = states[0, :words].cpu(), mask[0, :words].cpu()
+        rows = [self.texts[prompt] for prompt in asked]
+        states, mask = (torch.stack([_padded(row[part], length) for row in rows]) for part in (0, 1))
+        return backbone.condition(text=states.to(backbone.device), mask=mask.to(backbone.device))
 
     def begin(self, number: int) -> Trajectory:
         """A trajectory at its start."""
@@ -92,11 +112,12 @@ class States:
         generator = torch.Generator().manual_seed(mix(self.config.seed, number))
         shape = (backbone.channels, *backbone.image_size)
         noise = draw_noise(shape, [generator], backbone.flow.noise_scale, backbone.device)
-        length, own, guided = torch.rand(3, generator=generator).tolist()
+        length, own, guided, dial = torch.rand(4, generator=generator).tolist()
         steps = STEPS[0] + int(length * (STEPS[1] - STEPS[0] + 1))
         low, high = self.config.scales or [backbone.flow.guidance_scale] * 2
         scale = low if low == high else low * (high / low) ** guided  # evenly in its logarithm
-        return Trajectory(number, time_grid(steps), own < self.config.own, scale, noise)
+        budget = self.config.budgets[int(dial * len(self.config.budgets))]
+        return Trajectory(number, time_grid(steps), own < self.config.own, scale, budget, noise)
 
     @property
     def full(self) -> bool:

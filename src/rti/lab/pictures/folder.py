@@ -149,6 +149,8 @@ def check_manifest(folder: Path, manifest: dict[str, Any]) -> bool:
             raise InputError(f"{folder} holds {others[0]} but no {MANIFEST}; give a new folder, or one to continue")
         return False
     found = {"config": manifest["config"]} | read_json(folder / MANIFEST)  # folders from before it was there go on
+    if isinstance(found.get("reduction"), dict):  # nor do settings count that it did not have yet; the weights do
+        found["reduction"] = (manifest["reduction"] or {}) | found["reduction"]
     differences = manifest_differences(found, manifest)
     told = {name: f"{name} {shown(old)} there, {shown(new)} now" for name, old, new in differences}
     others = [text for name, text in told.items() if not name.startswith("versions.")]

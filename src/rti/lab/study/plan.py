@@ -14,6 +14,7 @@ from typing import Any, NewType, get_args, get_origin, get_type_hints
 from rti.errors import InputError, check_choice, check_switch, check_whole
 from rti.files import read_json
 from rti.method.reductions import REDUCTIONS
+from rti.training.config import AdaptConfig
 
 GROUPS = ("main", "component", "order", "core", "making")
 MAKERS = ("train", "adapt")
@@ -89,7 +90,8 @@ class Study:
     def reduction_settings(self, row: Row) -> list[str]:
         """Those settings of a row's training that its reduction has, such as cuts=merge."""
         own = {one.name for one in fields(REDUCTIONS[row.reduction][0])}
-        return [f"{key}={_typed(value)}" for key, value in self.making(row).items() if key in own]
+        usual = AdaptConfig.reduction_defaults if row.by == "adapt" else {}
+        return [f"{key}={_typed(value)}" for key, value in (usual | self.making(row)).items() if key in own]
 
     def making(self, row: Row) -> dict[str, Any]:
         """The settings that a row's adapter is made with."""

@@ -60,7 +60,7 @@ class Reduction(nn.Module):
         self, tokens: Tokens, core: Span, budget: int, estimate: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What the image tokens that leave are linear in, (B, N, F), beside the tokens themselves, (B, N, D)."""
-        raise InputError(f"a {self.config.name} reduction has no closed form; leave it out (--stage distil)")
+        raise InputError(f"this {self.config.name} reduction has no closed form; leave it out (--stage distil)")
 
     def correct(self, solution: torch.Tensor) -> None:
         """Add a map (F, D) of what `linear` gives to the tokens that leave."""

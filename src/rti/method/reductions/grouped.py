@@ -39,6 +39,8 @@ class GroupedReduction(Reduction):
     def linear(
         self, tokens: Tokens, core: Span, budget: int, estimate: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        if isinstance(self.write, Broadcast):
+            return super().linear(tokens, core, budget, estimate)
         _, change, regions = self._run(tokens, core, budget, estimate)
         return self.write.features(tokens.image, change, regions), self.write(tokens.image, change, regions)
 
