@@ -267,7 +267,7 @@ class Adapting:
             for dial in dials:
                 loss = trainer.objective(*task.batch(0, numbers, dial)).mean()
                 trainer.accelerator.backward(loss)
-                float(loss)  # which waits for a GPU
+                float(loss.detach())  # which waits for a GPU
             return (time.monotonic() - started) / len(dials) * len(trainer.shares)
 
         try_them()  # the first one fills the set of states, and compiles

@@ -144,7 +144,7 @@ def collect(
             generators = [picture_generator(seed, number) for number in part]
             noise = draw_noise(shape, generators, frozen.flow.noise_scale, frozen.device)
             watched = Watched(model, frozen, budgets, texts, sums, scale, len(part))
-            sample(watched, noise, condition, steps=STEPS, guidance_scale=scale)
+            sample(watched, noise, condition, steps=STEPS, guidance_scale=scale, solver="euler")
             done += len(part)
             if store is not None:
                 tensors = {f"{budget}.{name}": value for budget, one in sums.items() for name, value in one.items()}
