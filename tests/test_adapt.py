@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 
 import rti
 from rti.cli import main
+from rti.flow import draw_noise, picture_generator
+from rti.images import to_bytes
 from rti.method.reductions import Span
 from rti.seeds import mix
 from rti.text.prompts import template_prompts, word_prompts
@@ -19,8 +21,9 @@ from rti.text.vocabulary import words_of
 from rti.training.adapt import FEWEST_STEPS, Adapting
 from rti.training.closed_form import RIDGE, Sums, collect
 from rti.training.config import AdaptConfig
-from rti.training.distillation import Distillation, DistillationObjective
+from rti.training.distillation import Distillation
 from rti.training.draws import Dial
+from rti.training.pictures import FIRST
 from test_trainer import assert_equal, launch, letters, trained_values
 from tiny import make_backbone, refused
 
@@ -33,7 +36,7 @@ def region(**changes) -> rti.RegionConfig:
 
 
 def settings(folder, **changes) -> AdaptConfig:
-    usual = dict(budgets=(4, 16), steps=6, batch=4, batch_per_device=2, save_every=2, states=12, linear_prompts=3)
+    usual = dict(budgets=(4, 16), steps=6, batch=4, batch_per_device=2, save_every=2, linear_prompts=3)
     return AdaptConfig(model="tiny", output=str(folder), warmup=2, **usual | changes)
 
 
@@ -128,19 +131,19 @@ def test_sums_that_were_interrupted_go_on(tmp_path, monkeypatch):
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, family):
-    how = dict(renew=1.0, states=8, cooldown=0)  # so that trajectories end, and others begin, after it goes on
+    how = dict(reuse=1, cooldown=0)  # so that pictures join after it goes on
     whole = adapting(tmp_path / "whole", family, **how)
     whole.run()
     adapting(tmp_path / "parts", family, steps=3, **how).run()
     parts = adapting(tmp_path / "parts", family, **how)
     trainer = parts.trainer()
     assert trainer.step == 3
-    before = trainer.task.states.moved
+    before = trainer.task.pictures.drawn
     trainer.run()
-    assert trainer.task.states.moved >= before + 12
+    assert trainer.task.pictures.drawn > before
     reference = adapting(tmp_path / "whole", family, **how).trainer()
     assert_equal(trained_values(trainer), trained_values(reference))
-    assert_equal(trainer.task.states.state(), reference.task.states.state())
+    assert_equal(trainer.task.pictures.state(), reference.task.pictures.state())
 
 
 def test_two_processes_share_the_closed_form_and_train_as_one(tmp_path):
@@ -176,19 +179,18 @@ def test_text_regions_are_among_what_the_closed_form_is_fitted_on():
 
 
 def test_self_distillation_comes_nearer_to_the_teacher(tmp_path, family):
-    """On the states it is trained on (random weights have nothing to generalise); the backbone stays as it was."""
-    still = dict(own=0.0, renew=0.0)
-    run = adapting(tmp_path, family, steps=40, stage="distil", learning_rate=3e-3, save_every=40, **still)
+    """On the pictures it is trained on (random weights have nothing to generalise); the backbone stays as it was."""
+    run = adapting(tmp_path, family, steps=40, stage="distil", learning_rate=3e-3, save_every=40, reuse=1000, drop=0.0)
     before = {name: value.clone() for name, value in run.model.named_parameters() if not value.requires_grad}
-    other = Distillation(settings(tmp_path, **still), run.model, SUBJECTS[family], run.encoder)
-    other.states.fill()
-    state = other.states.draw(0, range(12))
-    condition = other.states.conditions(state.subject.tolist())
-    objective = DistillationObjective(run.model, features=0.0)
+    other = Distillation(run.config, run.model, SUBJECTS[family], run.encoder)
+    other.pictures.draw_until(FIRST)
+    other.module.features = 0.0
 
     def losses() -> list[float]:
         with torch.no_grad():
-            return [float(objective(state, condition, Dial(budget, False)).mean()) for budget in (4, 16)]
+            return [
+                float(other.module(*other.examples(0, range(12), Dial(budget, False))).mean()) for budget in (4, 16)
+            ]
 
     fresh = losses()
     told = run.run()
@@ -200,36 +202,31 @@ def test_self_distillation_comes_nearer_to_the_teacher(tmp_path, family):
 def test_a_perfect_student_has_no_loss(family):
     """As many fresh regions as patches are the frozen model, so nothing is left to learn."""
     model = rti.attach(make_backbone(family), region())
+    task = Distillation(settings("nowhere"), model, SUBJECTS[family], letters if family == "minit2i" else None)
+    task.pictures.draw_until(8)
+    assert task.module(*task.examples(0, range(4), Dial(64, False))).max() < 1e-9
+    assert task.module(*task.examples(0, range(4), Dial(4, False))).min() > 1e-6
+
+
+def test_pictures_are_those_of_the_frozen_sampler(family):
+    """Each of a noise and a subject of its own, in whatever order they are drawn; the oldest make room."""
+    model = rti.attach(make_backbone(family), region())
     encoder = letters if family == "minit2i" else None
     task = Distillation(settings("nowhere"), model, SUBJECTS[family], encoder)
-    task.states.fill()
-    state = task.states.draw(0, range(4))
-    condition = task.states.conditions(state.subject.tolist())
-    losses = DistillationObjective(model, features=0.1)(state, condition, Dial(64, False))
-    assert losses.max() < 1e-9
-    assert DistillationObjective(model, features=0.1)(state, condition, Dial(4, False)).min() > 1e-6
-
-
-def test_states_are_those_of_the_frozen_sampler():
-    """Led by the teacher, a trajectory passes where `rti.sample` does."""
-    model = rti.attach(make_backbone("jit"), region())
+    task.pictures.draw_until(9)
+    assert task.pictures.drawn == len(task.pictures.images) == 16
+    number, places = 11, task.pictures.places
+    assert places.tolist() == [one % len(SUBJECTS[family]) for one in range(16)]
     backbone = model.backbone
-    task = Distillation(settings("nowhere", own=0.0), model, SUBJECTS["jit"])
-    passed, one = [], task.states.begin(0)
-    count = len(one.times) - 1
-    noise, condition = one.x, task.states.conditions([0])
-    task.states.live = [task.states.begin(0)]
-    for _ in range(count):
-        passed.append(task.states.live[0].x)
-        task.states.moved = 0
-        task.states.move()
-    seen = [noise]
+    noise = draw_noise((3, 32, 32), [picture_generator(task.config.seed + 1, number)], backbone.flow.noise_scale)
     with model.dense() as frozen:
-        rti.sample(
-            frozen, noise, condition, steps=count, solver="euler", callback=lambda i, x, e: seen.append(x) or None
-        )
-    for ours, theirs in zip(passed, seen, strict=False):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+        condition = task.pictures.conditions.of([places[number]])
+        expected = rti.sample(frozen, noise, condition, steps=12, solver="euler")
+    kept = task.pictures.images[number].int() - to_bytes(expected)[0].int()
+    assert kept.abs().max() <= 1
+    task.pictures.room = 8
+    task.pictures.draw_until(17)
+    assert task.pictures.drawn == 24 and len(task.pictures.images) == 8
     assert backbone.flow.guidance_scale != 1.0  # or guidance would not have been tried
 
 
@@ -239,8 +236,9 @@ def test_no_data_package_is_touched(tmp_path):
 import sys
 sys.modules["rti.data"] = None
 from rti.cli import main
-main(["adapt", "scenes", "--output", "run", "--steps", "1", "--batch", "1", "--states", "8", "--linear-prompts", "1",
-      "--budgets", "16"])
+from rti.training import adapt, distillation
+adapt.HELD_OUT, distillation.FIRST = 1, 8
+main(["adapt", "scenes", "--output", "run", "--steps", "1", "--batch", "1", "--linear-prompts", "1", "--budgets", "16"])
 """
     path = str(Path(rti.__file__).parents[1])
     done = subprocess.run(
@@ -252,7 +250,7 @@ main(["adapt", "scenes", "--output", "run", "--steps", "1", "--batch", "1", "--s
     card = (tmp_path / "run/adapter/README.md").read_text()
     assert (
         "rti adapt" in card
-        and f"{len(set(word_prompts(480))) - 8} prompts" in card
+        and f"{len(set(word_prompts(2000))) - 1} prompts" in card
         and f"{results['against_dense'][0]['psnr']} dB" in card
     )
     pipe = rti.Pipeline.from_pretrained(tmp_path / "run/adapter")
@@ -260,7 +258,7 @@ main(["adapt", "scenes", "--output", "run", "--steps", "1", "--batch", "1", "--s
 
 
 def test_in_python_an_adapter_comes_back_attached(tmp_path):
-    options = dict(budgets=(4, 16), core=(1, 2), steps=2, batch=2, states=8, linear_prompts=2)
+    options = dict(budgets=(4, 16), core=(1, 2), steps=2, batch=2, linear_prompts=2)
     model = rti.adapt(make_backbone("jit"), [1, 2, 3], output=tmp_path / "run", **options)
     assert (tmp_path / "run/adapter/interface.safetensors").is_file()
     again = rti.load(tmp_path / "run/adapter", make_backbone("jit"))
@@ -367,22 +365,22 @@ def test_an_interface_that_learns_nothing_has_no_closed_form(tmp_path):
         Adapting(settings(tmp_path), config, make_backbone("jit"), None, SUBJECTS["jit"]).run()
 
 
-def test_states_are_renewed_at_the_same_rate_for_any_micro_batch(tmp_path):
-    moved = []
+def test_pictures_join_at_the_same_rate_for_any_micro_batch(tmp_path):
+    drawn = []
     for at_once in (1, 4):
-        trainer = adapting(tmp_path / str(at_once), batch_per_device=at_once, steps=8, stage="distil").trainer()
-        trainer.task.states.fill()
-        before = trainer.task.states.moved
-        for _ in range(8):
+        trainer = adapting(
+            tmp_path / str(at_once), batch_per_device=at_once, steps=9, stage="distil", reuse=2
+        ).trainer()
+        for _ in range(9):
             trainer.train_step()
-        moved.append(trainer.task.states.moved - before)
-    assert moved == [8, 8]  # a quarter of 8 steps of 4
+        drawn.append(trainer.task.pictures.drawn)
+    assert drawn == [FIRST + 16] * 2  # two a step, eight at once
 
 
 def test_a_run_with_other_settings_is_refused(tmp_path):
     adapting(tmp_path, steps=2).run()
-    with refused("another own"):
-        adapting(tmp_path, steps=2, own=0.1)
+    with refused("another drop"):
+        adapting(tmp_path, steps=2, drop=0.1)
 
 
 def test_prompts_of_words_are_all_known_and_begin_alike():

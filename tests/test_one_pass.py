@@ -8,10 +8,12 @@ from rti.adapter import load_weights
 from rti.method.budgets import Budgets
 from rti.sampling import guide
 from rti.training.adapt import Adapting
-from rti.training.distillation import Distillation, DistillationObjective
-from rti.training.draws import Dial
+from rti.training.distillation import Distillation
+from rti.training.draws import Dial, Draws
+from rti.training.objectives import DistillationObjective
+from rti.training.pictures import FIRST
 from test_adapt import SUBJECTS, adapting, region, settings
-from test_trainer import assert_equal, letters
+from test_trainer import assert_equal
 from tiny import make_backbone, make_condition, make_inputs, refused
 
 SCALES = (1.5, 7.0)
@@ -100,35 +102,34 @@ def test_the_target_is_what_guidance_makes_of_both_branches(family):
     model = model_of(family)
     x, _, condition = make_inputs(model.backbone, 3)
     t, scale = torch.tensor([0.05, 0.4, 0.9]), torch.tensor([2.0, 3.0, 5.0])
-    task = Distillation(settings("nowhere"), model, SUBJECTS[family], letters if family == "minit2i" else None)
-    state = task.states.kept._replace(x=x, t=t, estimate=x, subject=torch.arange(3), scale=scale)
-    objective = DistillationObjective(model, features=0.0)
+    still, no = torch.zeros(3), torch.zeros(3, dtype=torch.bool)
+    images = x / t.view(-1, 1, 1, 1)  # which without noise are at x
+    objective = DistillationObjective(model, 16, features=0.0)
     with torch.no_grad(), model.dense() as frozen:
         branches = [frozen(x, t, one) for one in (condition, frozen.unconditional(condition))]
     applied = torch.tensor([1.0, 3.0, 5.0]) if family == "jit" else scale
     target = guide(torch.cat(branches), applied.view(-1, 1, 1, 1))
     with torch.no_grad():
-        clean = model(x, t, model.prepare(condition, guidance=applied), budget=16, estimate=x)
+        clean = model(x, t, model.prepare(condition, guidance=applied), budget=16)
         expected = ((clean - target) / (1 - t).clamp_min(0.05).view(-1, 1, 1, 1)).square().flatten(1).mean(dim=1)
-        losses = objective(state, condition, Dial(16, False, guided=True))
-    torch.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-6)
+        draws = Draws(t, torch.zeros_like(x), no, still)
+        losses = objective(images, condition, draws, Dial(16, blind=True, guided=True), scale)
+    torch.testing.assert_close(losses, expected, rtol=1e-3, atol=1e-6)
 
 
 def test_a_student_learns_to_guide_itself(tmp_path, family):
-    """One pass comes nearer to the teacher's two, on the states it is trained on."""
-    run = adapting(tmp_path / "guided", family, guidance="2..4", steps=60, learning_rate=3e-3, own=0.0, renew=0.0)
+    """One pass comes nearer to the teacher's two, on the pictures it is trained on."""
+    run = adapting(tmp_path / "guided", family, guidance="2..4", steps=60, learning_rate=3e-3, reuse=1000)
     assert run.model.config.one_pass == (2.0, 4.0)
     other = Distillation(run.config, run.model, SUBJECTS[family], run.encoder)
-    other.states.fill()
-    scales = other.states.kept.scale
+    other.pictures.draw_until(FIRST)
+    scales = other.pictures.scales
     assert scales.min() >= 2 and scales.max() <= 4 and scales.unique().numel() > 2
-    state = other.states.draw(0, range(12))
-    condition = other.states.conditions(state.subject.tolist())
-    objective = DistillationObjective(run.model, features=0.0)
+    other.module.features = 0.0
 
     def loss() -> float:
         with torch.no_grad():
-            return float(objective(state, condition, Dial(16, False, guided=True)).mean())
+            return float(other.module(*other.examples(0, range(12), Dial(16, False, guided=True))).mean())
 
     fresh = loss()
     run.run()

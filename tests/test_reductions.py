@@ -16,8 +16,8 @@ from rti.method.reductions.latents import spread_out
 from rti.method.reductions.similarity import anchor_positions
 from rti.method.write import Broadcast, Write
 from rti.presets import PRESETS
-from rti.training.draws import DrawSettings, draw
-from rti.training.elastic import Dial, ElasticObjective
+from rti.training.draws import Dial, DrawSettings, draw
+from rti.training.objectives import ElasticObjective
 from tiny import CORE, make_backbone, make_condition, make_inputs, randomise_trainable, refused
 
 FAMILIES = ("minit2i", "jit")

@@ -8,8 +8,8 @@ from rti import cost
 from rti.loading import build
 from rti.method.reductions import REDUCTIONS, Span, config_from_dict, make_reduction
 from rti.presets import PRESETS
-from rti.training.draws import DrawSettings, draw
-from rti.training.elastic import Dial, ElasticObjective
+from rti.training.draws import Dial, DrawSettings, draw
+from rti.training.objectives import ElasticObjective
 from rti.training.settings import read_settings
 from test_cli import run, run_json
 from tiny import make_backbone, make_condition, make_inputs, randomise_trainable, refused, save_jit

@@ -92,7 +92,7 @@ def test_every_row_is_trained_scored_and_timed_under_the_same_conditions(tmp_pat
 
 def test_a_row_from_prompts_alone_touches_no_data_and_is_judged_as_the_others(tmp_path, capsys):
     """`rti adapt` makes its adapter, by settings of its own; its first command is one that rti can run."""
-    settings = {"steps": 1, "batch": 2, "states": 8, "linear_prompts": 1, "core": [1, 3]}
+    settings = {"steps": 1, "batch": 2, "linear_prompts": 1, "core": [1, 3]}
     row = {"name": "adapt", "title": "adapt", "group": "making", "by": "adapt", "settings": settings}
     study = read_study(write_study(tmp_path, rows=[*ROWS, row]))
     jobs = {job.name: job for job in plan(study) if job.run.startswith("adapt")}

@@ -9,8 +9,8 @@ import rti
 from close import assert_close
 from rti.method.text_regions import TextRegions
 from rti.training.config import TrainConfig
-from rti.training.draws import DrawSettings, draw
-from rti.training.elastic import Dial, ElasticObjective
+from rti.training.draws import Dial, DrawSettings, draw
+from rti.training.objectives import ElasticObjective
 from tiny import CORE, make_backbone, make_condition, make_inputs, randomise_trainable, refused
 
 LENGTH = 6  # text tokens of the tiny model

@@ -25,8 +25,8 @@ from rti.loading import build
 from rti.method.reductions.skip import SkipConfig
 from rti.presets import FROM_SCRATCH, PRESETS, SCENES_TRAINING
 from rti.training.config import PretrainConfig, TrainConfig
-from rti.training.draws import DrawSettings, draw
-from rti.training.elastic import Adaptation, Dial
+from rti.training.draws import Dial, DrawSettings, draw
+from rti.training.elastic import Adaptation
 from rti.training.state import CannotSave, checkpoints
 from rti.training.stream import Stream, collate
 from rti.training.trainer import Trainer, frozen_parameters

@@ -8,8 +8,8 @@ import torch
 import rti
 from rti.parsing import convert_stored, parse_pairs
 from rti.training.config import TrainConfig
-from rti.training.draws import DrawSettings, draw
-from rti.training.elastic import Dial, ElasticObjective
+from rti.training.draws import Dial, DrawSettings, draw
+from rti.training.objectives import ElasticObjective
 from rti.training.settings import check_unchanged
 from rti.training.state import save_checkpoint
 from rti.training.trainer import MovingAverage

@@ -27,8 +27,17 @@ GAP = 6  # pixels between the pictures of a sheet
 
 def to_pil(images: torch.Tensor) -> list[Image.Image]:
     """[-1, 1] -> 0..255 as the release rounds: (B, C, H, W) float -> B pictures."""
-    pixels = (images.float().clamp(-1, 1) * 127.5 + 128).clamp(max=255).to(torch.uint8)
-    return [Image.fromarray(picture) for picture in pixels.permute(0, 2, 3, 1).cpu().numpy()]
+    return [Image.fromarray(picture) for picture in to_bytes(images).permute(0, 2, 3, 1).cpu().numpy()]
+
+
+def to_bytes(images: torch.Tensor) -> torch.Tensor:
+    """[-1, 1] -> 0..255, of any shape: float -> uint8."""
+    return (images.float().clamp(-1, 1) * 127.5 + 128).clamp(max=255).to(torch.uint8)
+
+
+def from_bytes(pixels: torch.Tensor) -> torch.Tensor:
+    """0..255 -> [-1, 1], of any shape: uint8 -> float32."""
+    return pixels.float() / 127.5 - 1
 
 
 def open_image(path: Any, name: str | None = None) -> Image.Image:
@@ -73,8 +82,7 @@ def fit(picture: Image.Image, height: int, width: int) -> Image.Image:
 
 def to_tensor(picture: Image.Image) -> torch.Tensor:
     """0..255 -> [-1, 1]: a picture -> (1, 3, H, W) float32."""
-    pixels = torch.from_numpy(np.array(picture.convert("RGB")))
-    return (pixels.permute(2, 0, 1)[None].float() / 127.5) - 1
+    return from_bytes(torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)[None])
 
 
 def enlarge(picture: Image.Image, side: int) -> Image.Image:

@@ -142,7 +142,7 @@ def adapt(
     elif rows := values.get("against_dense"):
         names = ("budget", "PSNR to dense, dB", "loss against dense")
         show_table(f"{values['adapter']}, made in {values['seconds']} s", names, [[*row.values()] for row in rows])
-    return values
+    return values | {"peak_memory_gigabytes": peak_memory()}
 
 
 def run_and_show(trainer: Trainer, title: str, made: str) -> dict[str, Any]:

@@ -36,17 +36,18 @@ from rti.text.prompts import prompts_of_file, spread_labels, template_prompts, w
 from rti.text.words import WordEncoder
 from rti.training.closed_form import collect
 from rti.training.config import AdaptConfig
-from rti.training.distillation import Distillation, DistillationObjective
+from rti.training.distillation import Distillation
 from rti.training.draws import Dial
+from rti.training.pictures import AT_ONCE, Conditions
 from rti.training.settings import CONFIG, check_fits, check_unchanged, read_settings, write_settings
 from rti.training.state import checkpoints, hold
-from rti.training.states import condition_on
 from rti.training.trainer import Trainer, make_engine
 
 HELD_OUT = 8  # prompts that are only measured on
 UNUSED = 2**20  # what is added to the seed for noise that no training sees
-MEASURED = 32  # states of them
+MEASURED = 4  # states of each of their pictures
 FEWEST_STEPS = 20
+SLACK = 1.08  # of a tried step, for what it leaves out: the optimiser, checkpoints
 COOLDOWN = 0.4  # the last share of the steps, over which the learning rate falls
 
 
@@ -73,7 +74,7 @@ def adapt(
 
 @dataclass
 class Subjects:
-    """What trajectories are drawn for, and what is only measured on."""
+    """What the teacher draws, and what is only measured on."""
 
     used: list[Any]
     held_out: list[Any]
@@ -96,7 +97,7 @@ class Subjects:
         if given is not None or config.prompts is not None:
             every = prompts_of_file(Path(config.prompts)) if given is None else given
         else:
-            every = word_prompts(480) if isinstance(encoder, WordEncoder) else template_prompts()
+            every = word_prompts(2000) if isinstance(encoder, WordEncoder) else template_prompts()
         every = list(dict.fromkeys(every))
         if isinstance(encoder, WordEncoder):
             encoder(every, backbone.config.prompt_length)  # refuses words it does not know
@@ -167,7 +168,7 @@ class Adapting:
             config = replace(config, steps=read_json(self.folder / CONFIG).get("steps"))
         self.engine = make_engine(config)
         if self.engine.distributed_type == "FSDP":
-            raise InputError("rti adapt is not for FSDP: a few trajectories are led beside the training; allowed: DDP")
+            raise InputError("rti adapt is not for FSDP: the teacher draws pictures beside the training; allowed: DDP")
         self.config = config = _divided(config, self.engine.num_processes)
         if hasattr(encoder, "to"):
             encoder.to(self.engine.device)
@@ -178,7 +179,7 @@ class Adapting:
         if config.start_from is not None and not checkpoints(self.folder):
             load_weights(self.model, config.start_from)
         if reduction.one_pass is not None:  # refused here, not after the closed form
-            one = condition_on(backbone, encoder, self.subjects.used[:1])
+            one = Conditions(self.model, encoder, self.subjects.used).of([0])
             self.model.prepare(one, guidance=torch.ones(1, device=self.engine.device))
 
     def run(self) -> dict[str, Any]:
@@ -270,8 +271,11 @@ class Adapting:
                 float(loss.detach())  # which waits for a GPU
             return (time.monotonic() - started) / len(dials) * len(trainer.shares)
 
-        try_them()  # the first one fills the set of states, and compiles
-        seconds = try_them()
+        try_them()  # the first one draws the first pictures, and compiles
+        seconds, started = try_them(), time.monotonic()
+        task.pictures.draw_until(task.pictures.drawn + 1)
+        share = self.config.batch / (self.config.reuse * trainer.accelerator.num_processes * AT_ONCE)  # of them a step
+        seconds = SLACK * (seconds + share * (time.monotonic() - started))
         for optimiser in trainer.optimisers:
             optimiser.zero_grad()
         mine = [seconds, 60 * self.config.minutes - (time.monotonic() - self.began)]
@@ -283,17 +287,14 @@ class Adapting:
     def measure(self) -> list[dict[str, float]]:
         """Against the frozen backbone, from noise that was not used: PSNR of the picture, loss of the clean image."""
         config, asked, model = self.config, self.subjects.held_out, self.model
-        other = replace(config, seed=config.seed + UNUSED, own=0.0, states=MEASURED, steps=1, compile=False)
+        other = replace(config, seed=config.seed + UNUSED, steps=1, compile=False)
         task, places = Distillation(other, model, asked, self.encoder), range(len(asked))
-        objective = DistillationObjective(model, features=0.0)
-        task.states.fill()
+        task.module.features = 0.0
+        task.pictures.draw_until(len(asked))
         losses: dict[int, list[float]] = {budget: [] for budget in sorted(config.budgets, reverse=True)}
-        for first in range(0, MEASURED, len(asked)):
-            state = task.states.draw(first, places)
-            for budget, some in losses.items():
-                condition = task.states.conditions(state.subject.tolist())
-                dial = Dial(budget, False, guided=config.one_pass is not None)
-                some.append(float(objective(state, condition, dial).mean()))
+        for step, (budget, some) in itertools.product(range(MEASURED), losses.items()):
+            dial = Dial(budget, False, guided=config.one_pass is not None)
+            some.append(float(task.module(*task.examples(step, places, dial)).mean()))
         pipe, labels = Pipeline(model, self.encoder), self.encoder is None
 
         def draw(budget: int | str) -> torch.Tensor:

@@ -25,11 +25,9 @@ from rti.flow import draw_noise, picture_generator
 from rti.method.reductions import Span
 from rti.sampling import guide, sample
 from rti.text.encoder import TextEncoder
-from rti.training.states import condition_on
+from rti.training.pictures import AT_ONCE, STEPS, Conditions
 
-STEPS = 12  # of a trajectory
 RIDGE = 1e-2  # of each feature's own sum of squares: how strongly the map stays what it was
-AT_ONCE = 8  # trajectories
 
 
 class Sums(dict[int, dict[str, torch.Tensor]]):
@@ -134,13 +132,13 @@ def collect(
     told = {"subjects": list(subjects.items()), "budgets": list(budgets), "texts": texts, "seed": seed, "scale": scale}
     told |= {"reduction": model.config.to_dict(), "backbone": backbone.source, "dtype": str(backbone.dtype)}
     sums, done = load_sums(store, told, _place(backbone.device))
-    numbers = list(subjects)
+    numbers, conditions = list(subjects), Conditions(model, encoder, list(subjects.values()))
     shape = (backbone.channels, *backbone.image_size)
     with model.dense() as frozen:
         while done < len(subjects):
             on_part(done)
             part = numbers[done : done + AT_ONCE]
-            condition = condition_on(frozen, encoder, [subjects[number] for number in part])
+            condition = conditions.of(range(done, done + len(part)))
             generators = [picture_generator(seed, number) for number in part]
             noise = draw_noise(shape, generators, frozen.flow.noise_scale, frozen.device)
             watched = Watched(model, frozen, budgets, texts, sums, scale, len(part))

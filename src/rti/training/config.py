@@ -152,7 +152,7 @@ class AdaptConfig(AdapterConfig):
     prompts: str | None = setting(None, help="File of prompts, one a line; none: a list of varied ones.")
     labels: tuple[int, ...] = setting((), least=0, help="Classes of a class-conditional model; none: all of them.")
     stage: str = setting("all", among=STAGES, help="linear: the closed form alone; distil: without it; or all.")
-    minutes: float = setting(20.0, above=0, help="How long all of it may take.")
+    minutes: float = setting(20.0, above=0, help="How long it may take, before it is measured.")
     linear_prompts: int = setting(48, least=1, help="Trajectories of the closed form, of 12 steps each.")
     steps: int | None = setting(None, least=1, help="Steps of self-distillation; none: as many as the minutes allow.")
     batch: int = _usually(8, "batch")
@@ -163,11 +163,10 @@ class AdaptConfig(AdapterConfig):
     )
     ema: float = _usually(0.98, "ema")
     guidance: str | None = setting(
-        None, help="Guidance scale of the trajectories, or 1.5..7: learn to guide in one pass. None: the model's own."
+        None, help="Guidance scale of the teacher, or 1.5..7: learn to guide in one pass. None: the model's own."
     )
-    states: int | None = setting(None, least=8, help="States of trajectories to train on; none: what 512 MB can hold.")
-    renew: float = setting(0.25, least=0, most=1, help="New states a step, as a share of its batch.")
-    own: float = setting(0.5, least=0, most=1, help="Share of trajectories that the student leads itself.")
+    reuse: int = setting(32, least=1, help="Examples that a picture of the teacher serves for, on average.")
+    drop: float = setting(0.3, least=0, most=1, help="Share of examples that lose their condition.")
     features: float = setting(0.1, least=0, help="Weight of the features after the core, beside the clean image.")
     save_every: int = _usually(100, "save_every")
     sample_every: int = _usually(0, "sample_every")
@@ -184,7 +183,7 @@ class AdaptConfig(AdapterConfig):
 
     @property
     def scales(self) -> tuple[float, float] | None:
-        """The least and the highest guidance scale of the trajectories; None for the model's own."""
+        """The least and the highest guidance scale of the teacher; None for the model's own."""
         if self.guidance is None:
             return None
         try:

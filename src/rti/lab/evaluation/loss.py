@@ -14,8 +14,8 @@ from rti.errors import InputError, check_whole
 from rti.lab.intervals import mean_interval
 from rti.method.budgets import Budget, resolve_budget
 from rti.pipeline import Pipeline
-from rti.training.draws import DrawSettings, draw
-from rti.training.elastic import Dial, ElasticObjective
+from rti.training.draws import Dial, DrawSettings, draw
+from rti.training.objectives import ElasticObjective
 from rti.training.pretraining import BaseObjective
 from rti.training.stream import Stream, collate, condition_of
 
