@@ -242,7 +242,11 @@ main(["adapt", "scenes", "--output", "run", "--steps", "1", "--batch", "1", "--l
 """
     path = str(Path(rti.__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env={"PYTHONPATH": path}, capture_output=True, text=True
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "run/results.json").read_text())
