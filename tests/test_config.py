@@ -58,6 +58,8 @@ NONSENSE = {
     "interface": ("learn", "Mean", "", None, True),
     "position": ("center", "", None, 0),
     "size_embedding": (0, 1, "no", None),
+    "sized_write": (0, 1, "no", None),
+    "one_pass": ((), (3,), (1, 2, 3), (0.5, 2), (7, 1.5), (1, float("inf")), "1.5..7", 3, True),
 }
 ALLOWED = {
     "core": ("0 <= first <= last",),
@@ -71,6 +73,8 @@ ALLOWED = {
     "interface": INTERFACES,
     "position": POSITIONS,
     "size_embedding": ("true or false",),
+    "sized_write": ("true or false",),
+    "one_pass": ("from 1 up",),
 }
 
 
@@ -97,7 +101,7 @@ def test_a_core_must_lie_in_the_trunk():
 @pytest.mark.parametrize("size_prior", [None, 0.25])
 def test_a_configuration_survives_json(order, cuts, cuts_from, size_prior):
     """JSON knows no tuples: the core comes back as a list."""
-    config = RegionConfig((2, 5), 8, 16, True, order, cuts, cuts_from, size_prior)
+    config = RegionConfig((2, 5), 8, 16, True, (1.5, 7.0), order, cuts, cuts_from, size_prior)
     values = json.loads(json.dumps(config.to_dict()))
     assert values["core"] == [2, 5]
     assert values["reduction"] == "region"

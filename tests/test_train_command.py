@@ -151,7 +151,8 @@ def test_help_explains_every_setting(capsys, monkeypatch, command, kind):
     assert code == 0
     settings = [field for field in fields(kind) if field.name not in ("model", "output", "data")]
     if command == "train":
-        settings += [field for field in fields(rti.RegionConfig) if field.name != "text_regions"]  # --text-budgets
+        follow = ("text_regions", "one_pass")  # from --text-budgets, and from rti adapt --guidance
+        settings += [field for field in fields(rti.RegionConfig) if field.name not in follow]
     for setting in settings:
         line = next(line for line in out.splitlines() if f" --{setting.name.replace('_', '-')} " in line)
         assert len(line.split()) > 2, line  # its name, its default and some words

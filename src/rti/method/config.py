@@ -44,7 +44,7 @@ class ReductionConfig:
             check_whole(field, getattr(self, field), HIGHEST_RANK)
         check_switch("text_regions", self.text_regions)
         if self.one_pass is not None:
-            object.__setattr__(self, "one_pass", check_scales(self.one_pass))
+            object.__setattr__(self, "one_pass", check_scales("one_pass", self.one_pass))
 
     def check_fits(self, depth: int) -> None:
         if self.core[1] >= depth:
@@ -117,11 +117,11 @@ class RegionConfig(ReductionConfig):
         return {"cuts": "merge", "cuts_from": "estimate"}
 
 
-def check_scales(scales: Any) -> tuple[float, float]:
+def check_scales(name: str, scales: Any) -> tuple[float, float]:
     """The least and the highest of a range of guidance scales."""
     two = isinstance(scales, (tuple, list)) and len(scales) == 2
     if not two or not all(is_finite(scale) for scale in scales) or not 1 <= scales[0] <= scales[1]:
-        raise InputError(f"guidance scales {scales!r} are not usable; allowed: a range such as 1.5..7, from 1 up")
+        raise InputError(f"{name} {scales!r} is not usable; allowed: a range such as 1.5..7, from 1 up")
     return float(scales[0]), float(scales[1])
 
 

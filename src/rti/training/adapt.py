@@ -130,7 +130,7 @@ class Adapting:
         if isinstance(model, Backbone):
             backbone, name = model, str((model.source or {}).get("source", model.family))
         elif os.path.exists(name) or (is_repository_name(name) and not is_released(name)):
-            options = {key: given[key] for key in ("init", "seed") if given.get(key) is not None}
+            options = {"init": given.get("init"), "seed": int(given.get("seed") or 0)}
             options["dtype"] = getattr(torch, str(given.get("dtype") or "float32"), torch.float32)
             backbone = load_backbone(name, **options)
         usual = {}

@@ -192,7 +192,7 @@ class AdaptConfig(AdapterConfig):
             numbers = ()
         if len(numbers) not in (1, 2):
             raise InputError(f"guidance {self.guidance!r} is not usable; allowed: a scale such as 3, or 1.5..7")
-        return check_scales((numbers[0], numbers[-1]))
+        return check_scales("guidance", (numbers[0], numbers[-1]))
 
     @property
     def one_pass(self) -> tuple[float, float] | None:
