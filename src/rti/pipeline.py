@@ -72,7 +72,7 @@ class Pipeline:
         """From an adapter (a folder or a repository, which knows its backbone), or a backbone with or without one.
 
         A model that ships with rti, such as "scenes", comes with its adapter. The adapter "untrained" is a fresh
-        interface, for where there is none: good down to about three quarters of the patches (docs/settings.md).
+        interface, for where there is none (docs/settings.md).
 
         `text_encoder` replaces the one the checkpoint names; it is loaded when first needed. With `fuse` the LoRA is
         folded into the weights, which is faster. `dtype` and `torch_dtype` are the two spellings of diffusers for one

@@ -19,7 +19,7 @@ from rti.method.config import CUT_NAMES, CUT_SOURCES
 from rti.presets import usual_core
 from rti.shipped import DEFAULT
 
-WHAT_TO_EXPECT = "untrained: good down to about three quarters of the patches; for fewer, make an adapter: rti adapt"
+WHAT_TO_EXPECT = "untrained: pictures lose with fewer patches, how much is not measured; make an adapter: rti adapt"
 
 
 @command
