@@ -129,7 +129,7 @@ def test_the_files_and_their_keys_are_exact(model, folder, family, source):
     origin = config.pop("backbone")
     assert (origin["family"], origin["source"]) == (family, {"source": str(source)})
     left_alone = {"text_regions": False, "interface": "learned", "position": "average", "size_embedding": True}
-    left_alone |= {"sized_write": False, "one_pass": None}
+    left_alone |= {"sized_write": False, "sized_attention": False, "one_pass": None}
     assert config == {"reduction": "region"} | left_alone | CONFIG | {"core": list(CORE)}
     written = json.loads((folder / "adapter_config.json").read_text())
     assert (written["peft_type"], written["r"], written["lora_alpha"]) == ("LORA", 3, 6)

@@ -59,6 +59,7 @@ NONSENSE = {
     "position": ("center", "", None, 0),
     "size_embedding": (0, 1, "no", None),
     "sized_write": (0, 1, "no", None),
+    "sized_attention": (0, 1, "no", None),
     "one_pass": ((), (3,), (1, 2, 3), (0.5, 2), (7, 1.5), (1, float("inf")), "1.5..7", 3, True),
 }
 ALLOWED = {
@@ -74,6 +75,7 @@ ALLOWED = {
     "position": POSITIONS,
     "size_embedding": ("true or false",),
     "sized_write": ("true or false",),
+    "sized_attention": ("true or false",),
     "one_pass": ("from 1 up",),
 }
 

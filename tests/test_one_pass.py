@@ -9,9 +9,8 @@ from rti.method.budgets import Budgets
 from rti.sampling import guide
 from rti.training.adapt import Adapting
 from rti.training.distillation import Distillation
-from rti.training.draws import Dial, Draws
-from rti.training.objectives import DistillationObjective
-from rti.training.pictures import FIRST
+from rti.training.draws import Dial
+from rti.training.trajectories import FIRST
 from test_adapt import SUBJECTS, adapting, region, settings
 from test_trainer import assert_equal
 from tiny import make_backbone, make_condition, make_inputs, refused
@@ -97,24 +96,27 @@ def test_it_goes_with_text_regions():
     assert draw(model, guidance_scale=3.0, text_budget=3).isfinite().all()
 
 
-def test_the_target_is_what_guidance_makes_of_both_branches(family):
-    """At each example's own scale; outside of the interval it is the conditional branch."""
-    model = model_of(family)
-    x, _, condition = make_inputs(model.backbone, 3)
-    t, scale = torch.tensor([0.05, 0.4, 0.9]), torch.tensor([2.0, 3.0, 5.0])
-    still, no = torch.zeros(3), torch.zeros(3, dtype=torch.bool)
-    images = x / t.view(-1, 1, 1, 1)  # which without noise are at x
-    objective = DistillationObjective(model, 16, features=0.0)
-    with torch.no_grad(), model.dense() as frozen:
-        branches = [frozen(x, t, one) for one in (condition, frozen.unconditional(condition))]
-    applied = torch.tensor([1.0, 3.0, 5.0]) if family == "jit" else scale
-    target = guide(torch.cat(branches), applied.view(-1, 1, 1, 1))
-    with torch.no_grad():
-        clean = model(x, t, model.prepare(condition, guidance=applied), budget=16)
-        expected = ((clean - target) / (1 - t).clamp_min(0.05).view(-1, 1, 1, 1)).square().flatten(1).mean(dim=1)
-        draws = Draws(t, torch.zeros_like(x), no, still)
-        losses = objective(images, condition, draws, Dial(16, blind=True, guided=True), scale)
-    torch.testing.assert_close(losses, expected, rtol=1e-3, atol=1e-6)
+@torch.no_grad()
+def test_the_target_is_what_guidance_makes_of_both_branches(tmp_path, family):
+    """At each picture's own scale; outside of the interval it is the conditional branch."""
+    run = adapting(tmp_path, family, guidance="2..4")
+    task = Distillation(run.config, run.model, SUBJECTS[family], run.encoder)
+    task.pictures.draw_until(24)
+    lessons, dial = task.examples(0, range(64), Dial(16, blind=False, guided=True))
+    with run.model.dense() as frozen:
+        unconditional = frozen.unconditional(lessons.condition)
+        branches = [frozen(lessons.x, lessons.t, one) for one in (lessons.condition, unconditional)]
+    early = lessons.t <= 0.1
+    assert early.any() and lessons.scale.unique().numel() >= 3
+    assert (lessons.scale[early] == 1).all() if family == "jit" else (lessons.scale >= 2).all()
+    target = guide(torch.cat(branches), lessons.scale.view(-1, 1, 1, 1))
+    torch.testing.assert_close(lessons.clean, target, rtol=5e-3, atol=2e-2)
+    prepared = run.model.prepare(lessons.condition, guidance=lessons.scale)
+    clean = run.model(lessons.x, lessons.t, prepared, 16, lessons.estimate)
+    run.model.requires_grad_(False)
+    task.module.features = 0.0
+    error = (clean - lessons.clean) / (1 - lessons.t).clamp_min(0.05).view(-1, 1, 1, 1)
+    torch.testing.assert_close(task.module(lessons, dial), error.square().flatten(1).mean(dim=1), rtol=1e-3, atol=1e-6)
 
 
 def test_a_student_learns_to_guide_itself(tmp_path, family):
@@ -123,7 +125,7 @@ def test_a_student_learns_to_guide_itself(tmp_path, family):
     assert run.model.config.one_pass == (2.0, 4.0)
     other = Distillation(run.config, run.model, SUBJECTS[family], run.encoder)
     other.pictures.draw_until(FIRST)
-    scales = other.pictures.scales
+    scales = other.pictures.kept["scales"]
     assert scales.min() >= 2 and scales.max() <= 4 and scales.unique().numel() > 2
     other.module.features = 0.0
 

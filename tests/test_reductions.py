@@ -25,6 +25,7 @@ ABLATIONS = {
     "mean": {"interface": "mean"},
     "centre": {"position": "centre"},
     "no-sizes": {"size_embedding": False},
+    "sized": {"sized_write": True, "sized_attention": True},
     "raster": {"order": "raster"},
     "morton": {"order": "morton"},
     "longer": {"core": (0, 3)},
@@ -407,3 +408,24 @@ def test_without_size_embedding_regions_do_not_tell_their_size():
     model = make_model("minit2i", "region", size_embedding=False)
     assert "reduction.read.size_embedding" not in model.trainable_parameters()
     assert "reduction.read.score" in model.trainable_parameters()
+
+
+# What is ours.
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_with_sized_attention_the_core_sees_a_region_of_like_patches_as_if_it_saw_each_of_them(family):
+    """Patches that are alike in everything, their place too: merged or not, nothing can tell."""
+    sized, plain = (make_model(family, "region", cuts="fixed", sized_attention=switch) for switch in (True, False))
+    tokens, budget = entering(sized), 7  # regions of nine patches or of ten
+    regions = sized.reduction.regions(tokens, budget)
+    first = torch.stack([(regions == region).int().argmax(dim=1) for region in range(budget)], dim=1)
+    alike = first.gather(1, regions)[..., None]
+    image = tokens.image.gather(1, alike.expand_as(tokens.image))
+    phasors = tokens.phasors.expand(len(alike), -1, -1)
+    tokens = tokens._replace(image=image, phasors=phasors.gather(1, alike.expand_as(phasors)))
+    last = sized.config.core[1] + 1
+    every = sized.backbone.run(tokens, sized.config.core[0], last).image
+    assert_close(sized.core(tokens, budget).image, every)
+    assert (plain.core(tokens, budget).image - every).abs().max() > 10 * bound(every)

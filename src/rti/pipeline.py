@@ -93,7 +93,7 @@ class Pipeline:
             model = load_backbone(source, size=size, dtype=torch_dtype, device=device, **options)
             if adapter == UNTRAINED:
                 core = usual_core(str(source), model.depth, size)
-                model = attach(model, RegionConfig(core=core, **RegionConfig.training_defaults())).eval()
+                model = attach(model, RegionConfig(core=core, **RegionConfig.untrained_defaults())).eval()
             elif adapter is not None:
                 model = load(adapter, model)
         if fuse and isinstance(model, ElasticModel):

@@ -22,12 +22,13 @@ MOST_TABLE = 2**25  # numbers in a table of positions, which no checkpoint holds
 
 
 class Tokens(NamedTuple):
-    """What flows through the blocks. A reduction replaces `image` and `phasors` and leaves the rest alone."""
+    """What flows through the blocks. A reduction replaces `image`, `phasors` and `log_sizes`, nothing else."""
 
     image: torch.Tensor  # (B, N, D)
     phasors: torch.Tensor  # (1 or B, N, P) rotary position of each image token, [cos | sin], float32
     side: torch.Tensor | None = None  # (B, S, D) text or in-context tokens, once they have joined
     context: Any = None  # whatever else the family's blocks need, such as an embedding of the time
+    log_sizes: torch.Tensor | None = None  # (B, N) attention sees each image token exp(this) times; None: once
 
 
 class Condition:

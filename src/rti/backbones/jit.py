@@ -90,9 +90,9 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.proj = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, x: torch.Tensor, phasors: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, phasors: torch.Tensor, log_sizes: torch.Tensor | None = None) -> torch.Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)
-        return self.proj(attention(rotate(self.q_norm(q), phasors), rotate(self.k_norm(k), phasors), v))
+        return self.proj(attention(rotate(self.q_norm(q), phasors), rotate(self.k_norm(k), phasors), v, log_sizes))
 
 
 class SwiGLU(nn.Module):
@@ -116,9 +116,15 @@ class Block(nn.Module):
         self.mlp = SwiGLU(config.hidden_size, config.mlp_width)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(config.hidden_size, 6 * config.hidden_size))
 
-    def forward(self, x: torch.Tensor, time_and_class: torch.Tensor, phasors: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        time_and_class: torch.Tensor,
+        phasors: torch.Tensor,
+        log_sizes: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(time_and_class)[:, None].chunk(6, dim=-1)
-        x = x + gate1 * self.attn(modulate(self.norm1(x), shift1, scale1), phasors)
+        x = x + gate1 * self.attn(modulate(self.norm1(x), shift1, scale1), phasors, log_sizes)
         return x + gate2 * self.mlp(modulate(self.norm2(x), shift2, scale2))
 
 
@@ -219,7 +225,7 @@ class JiT(Backbone):
                 phasors = torch.cat([origin, phasors], dim=1)
             phasors = phasors.to(x.dtype)
             for block in self.blocks[first:last]:
-                x = self.call_block(block, x, time_and_class, phasors)
+                x = self.call_block(block, x, time_and_class, phasors, tokens.log_sizes)
             if side is not None:
                 side, image = x.split([side.shape[1], image.shape[1]], dim=1)
             else:

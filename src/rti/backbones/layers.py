@@ -67,10 +67,16 @@ class FloatTable(nn.Module):
         return self.values
 
 
-def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Fused softmax attention, scale head_dim^-0.5: (B, L, heads, head_dim) -> (B, L, heads * head_dim)."""
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_sizes: torch.Tensor | None = None) -> torch.Tensor:
+    """Fused softmax attention, scale head_dim^-0.5: (B, L, heads, head_dim) -> (B, L, heads * head_dim).
+
+    With `log_sizes` (B, N), of the last N tokens, each is seen as often as its size says.
+    """
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    bias = None
+    if log_sizes is not None:
+        bias = F.pad(log_sizes, (k.shape[2] - log_sizes.shape[1], 0)).to(q.dtype)[:, None, None]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).flatten(2)
 
 
 def frequencies(count: int, span: int) -> torch.Tensor:

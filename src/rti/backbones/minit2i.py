@@ -137,12 +137,12 @@ class DoubleBlock(nn.Module):
         self.img_mlp, self.txt_mlp = SwiGLU(hidden, config.mlp_width), SwiGLU(hidden, config.mlp_width)
 
     def forward(
-        self, text: torch.Tensor, image: torch.Tensor, phasors: torch.Tensor
+        self, text: torch.Tensor, image: torch.Tensor, phasors: torch.Tensor, log_sizes: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(B, T, D), (B, N, D), (B, T + N, head_dim) -> the two streams after the block."""
         qkv = torch.cat([self.txt_qkv(self.txt_norm1(text)), self.img_qkv(self.img_norm1(image))], dim=1)
         q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).unbind(2)
-        mixed = attention(rotate(self.q_norm(q), phasors), rotate(self.k_norm(k), phasors), v)
+        mixed = attention(rotate(self.q_norm(q), phasors), rotate(self.k_norm(k), phasors), v, log_sizes)
         text_mixed, image_mixed = mixed.split([text.shape[1], image.shape[1]], dim=1)
         text = text + self.txt_attn_proj(text_mixed)
         image = image + self.img_attn_proj(image_mixed)
@@ -247,7 +247,7 @@ class MiniT2I(Backbone):
         image, text, text_phasors = tokens.image, tokens.side, tokens.context
         phasors = torch.cat([text_phasors, tokens.phasors.expand(len(image), -1, -1)], dim=1).to(image.dtype)
         for block in self.double_blocks[start:stop]:
-            text, image = self.call_block(block, text, image, phasors)
+            text, image = self.call_block(block, text, image, phasors, tokens.log_sizes)
         return tokens._replace(image=image, side=text)
 
     def head(self, tokens: Tokens) -> torch.Tensor:

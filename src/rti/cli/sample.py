@@ -84,7 +84,8 @@ def sample(
     if fresh:
         backbone, text = pipe.elastic.detach(), sampling.text_budget is not None
         where = span(core) or usual_core(model, backbone.depth, runtime.size)
-        pipe.model = attach(backbone, RegionConfig(core=where, cuts=cuts, cuts_from=cuts_from, text_regions=text))
+        typed = {"core": where, "cuts": cuts, "cuts_from": cuts_from, "text_regions": text}
+        pipe.model = attach(backbone, RegionConfig(**RegionConfig.untrained_defaults() | typed))
 
     rows = usual_budgets(budget or ("dense,0.75" if fresh else None), pipe)
     rows = [None if row is None else resolve_budget(row, patches) for row in rows]

@@ -99,6 +99,7 @@ class RegionConfig(ReductionConfig):
     position: str = setting("average", help="Of a region: average of its patches' phasors, or those at its centre.")
     size_embedding: bool = setting(True, help="Tell the core how large each region is.")
     sized_write: bool = setting(False, help="Write by a map that depends on the region's size (ours).")
+    sized_attention: bool = setting(False, help="In the core's attention a region counts for all its patches (ours).")
 
     def __post_init__(self):
         super().__post_init__()
@@ -108,6 +109,7 @@ class RegionConfig(ReductionConfig):
             check_choice(field, getattr(self, field), allowed)
         check_switch("size_embedding", self.size_embedding)
         check_switch("sized_write", self.sized_write)
+        check_switch("sized_attention", self.sized_attention)
         if self.size_prior is None:
             object.__setattr__(self, "size_prior", 0.5 if self.cuts_from == "estimate" else 0.0)
         check_finite("size_prior", self.size_prior, least=0)
@@ -115,6 +117,11 @@ class RegionConfig(ReductionConfig):
     @classmethod
     def training_defaults(cls) -> dict[str, Any]:
         return {"cuts": "merge", "cuts_from": "estimate"}
+
+    @classmethod
+    def untrained_defaults(cls) -> dict[str, Any]:
+        """What suits an interface that nothing has trained: nobody has told its attention how large a region is."""
+        return cls.training_defaults() | {"sized_attention": True}
 
 
 def check_scales(name: str, scales: Any) -> tuple[float, float]:

@@ -38,10 +38,10 @@ from rti.training.closed_form import collect
 from rti.training.config import AdaptConfig
 from rti.training.distillation import Distillation
 from rti.training.draws import Dial
-from rti.training.pictures import AT_ONCE, Conditions
 from rti.training.settings import CONFIG, check_fits, check_unchanged, read_settings, write_settings
 from rti.training.state import checkpoints, hold
 from rti.training.trainer import Trainer, make_engine
+from rti.training.trajectories import AT_ONCE, Conditions
 
 HELD_OUT = 8  # prompts that are only measured on
 UNUSED = 2**20  # what is added to the seed for noise that no training sees

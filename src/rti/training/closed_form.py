@@ -25,7 +25,7 @@ from rti.flow import draw_noise, picture_generator
 from rti.method.reductions import Span
 from rti.sampling import guide, sample
 from rti.text.encoder import TextEncoder
-from rti.training.pictures import AT_ONCE, STEPS, Conditions
+from rti.training.trajectories import AT_ONCE, STEPS, Conditions
 
 RIDGE = 1e-2  # of each feature's own sum of squares: how strongly the map stays what it was
 

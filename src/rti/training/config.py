@@ -147,7 +147,7 @@ class TrainConfig(DataConfig, AdapterConfig):
 class AdaptConfig(AdapterConfig):
     """One run of `rti adapt`: prompts or labels, and time. The defaults suit one machine and minutes, not days."""
 
-    reduction_defaults: ClassVar[dict[str, Any]] = {"sized_write": True}
+    reduction_defaults: ClassVar[dict[str, Any]] = {"sized_write": True, "sized_attention": True}
 
     prompts: str | None = setting(None, help="File of prompts, one a line; none: a list of varied ones.")
     labels: tuple[int, ...] = setting((), least=0, help="Classes of a class-conditional model; none: all of them.")
@@ -165,7 +165,7 @@ class AdaptConfig(AdapterConfig):
     guidance: str | None = setting(
         None, help="Guidance scale of the teacher, or 1.5..7: learn to guide in one pass. None: the model's own."
     )
-    reuse: int = setting(32, least=1, help="Examples that a picture of the teacher serves for, on average.")
+    reuse: int = setting(48, least=1, help="Examples that a picture on its way serves for, on average.")
     drop: float = setting(0.3, least=0, most=1, help="Share of examples that lose their condition.")
     features: float = setting(0.1, least=0, help="Weight of the features after the core, beside the clean image.")
     save_every: int = _usually(100, "save_every")

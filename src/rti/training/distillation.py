@@ -12,10 +12,10 @@ from rti.adapter import save
 from rti.elastic import ElasticModel
 from rti.text.encoder import TextEncoder
 from rti.training.config import AdaptConfig
-from rti.training.draws import Dial, DrawSettings, draw
+from rti.training.draws import Dial
 from rti.training.objectives import DistillationObjective
-from rti.training.pictures import FIRST, Conditions, Pictures
 from rti.training.tasks import Task, adapter_optimisers
+from rti.training.trajectories import Conditions, Lessons, Trajectories
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -38,15 +38,15 @@ class Distillation(Task):
     ):
         super().__init__(config, model, encoder)
         self.budgets = tuple(sorted(config.budgets, reverse=True))
-        self.module = DistillationObjective(model, min(config.budgets), config.features)
-        self.pictures = Pictures(model, Conditions(model, encoder, asked), config)
-        self.draw_settings = DrawSettings(config.time_mean, config.time_deviation, config.drop)
+        self.module = DistillationObjective(model, config.features)
+        self.pictures = Trajectories(model, Conditions(model, encoder, asked), config)
         if config.compile:
             model.backbone.compile_repeated_blocks(dynamic=True)  # or each budget would compile anew
 
     def start(self, engine: Accelerator) -> None:
         super().start(engine)
         self.pictures.process, self.pictures.processes = engine.process_index, engine.num_processes
+        self.pictures.autocast = engine.autocast
 
     def optimisers(self) -> list[torch.optim.Optimizer]:
         return adapter_optimisers(self)
@@ -62,15 +62,12 @@ class Distillation(Task):
 
     def batch(self, step: int, numbers: range, once: Dial) -> tuple:
         so_far = step * self.config.batch // (self.config.reuse * self.engine.num_processes)
-        with self.engine.autocast():
-            self.pictures.draw_until(FIRST + so_far, progress=self.engine.is_main_process)
+        self.pictures.draw_until(self.pictures.room + so_far, progress=self.engine.is_main_process)
         return self.examples(step, numbers, once)
 
-    def examples(self, step: int, numbers: range, once: Dial) -> tuple:
-        """What the module is given for pictures that are there."""
-        images, condition, scales = self.pictures.choose(step, numbers)
-        draws = draw(images.shape[1:], self.config.seed, step, numbers, self.draw_settings)
-        return images, condition, draws.to(images.device), once, scales
+    def examples(self, step: int, numbers: range, once: Dial) -> tuple[Lessons, Dial]:
+        """What the module is given, of the pictures that are there."""
+        return self.pictures.choose(step, numbers, once.guided), once
 
     def subjects(self, count: int) -> list[str] | list[int]:
         asked = self.pictures.conditions.asked

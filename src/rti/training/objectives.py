@@ -8,9 +8,9 @@ from torch import nn
 from rti.backbones.base import Condition
 from rti.elastic import ElasticModel
 from rti.flow import interpolate
-from rti.sampling import guidance_applies, guide
 from rti.training.draws import Dial, Draws
 from rti.training.tasks import velocity_losses
+from rti.training.trajectories import Lessons
 
 
 class ElasticObjective(nn.Module):
@@ -47,7 +47,7 @@ class ElasticObjective(nn.Module):
         return self.model(x, t, condition, budget=self.estimate_budget, text_budget=dial.text_budget)
 
 
-class DistillationObjective(ElasticObjective):
+class DistillationObjective(nn.Module):
     """What a step computes; the part that a distributed wrapper goes around.
 
     The student's clean image is to be the teacher's; where a step is guided, one pass is to give what guidance makes of
@@ -55,37 +55,16 @@ class DistillationObjective(ElasticObjective):
     what the teacher's core changes.
     """
 
-    def __init__(self, model: ElasticModel, estimate_budget: int, features: float):
-        super().__init__(model, estimate_budget)
-        self.features = features
+    def __init__(self, model: ElasticModel, features: float):
+        super().__init__()
+        self.model, self.features = model, features
 
-    def forward(
-        self, images: torch.Tensor, condition: Condition, draws: Draws, dial: Dial, scale: torch.Tensor
-    ) -> torch.Tensor:
-        """The loss of each picture of the teacher's: (B, C, H, W), at its scale of guidance (B,) -> (B,)."""
-        model, flow, t = self.model, self.model.backbone.flow, draws.t
-        noise = flow.noise_scale * draws.noise
-        x, cut_from = interpolate(images, noise, t), self.estimate(images, condition, draws, noise, dial)
-        if dial.guided:
-            scale = torch.where(guidance_applies(t, t.new_tensor(flow.guidance_interval)), scale, 1.0)
-            both = Condition.cat([condition, model.unconditional(condition)])
-            teacher = self.teacher(x.repeat(2, 1, 1, 1), t.repeat(2), both)
-            before, after, target = (guide(value, scale.view(-1, *[1] * (value.ndim - 1))) for value in teacher)
-            condition = model.prepare(condition, dial.text_budget, scale)
-        else:
-            condition = condition.where(~draws.dropped, model.unconditional(condition))
-            before, after, target = self.teacher(x, t, condition)
-            condition = model.prepare(condition, dial.text_budget)
-        tokens = model.core(model.prelude(x, t, condition), dial.budget, cut_from)
-        losses = velocity_losses(model.coda(tokens), target, t, flow.time_floor)
-        error = (tokens.image.float() - after).square().flatten(1).mean(dim=1)
-        return losses + self.features * error / (after - before).square().mean()
-
-    @torch.no_grad()
-    def teacher(self, x: torch.Tensor, t: torch.Tensor, condition: Condition) -> tuple[torch.Tensor, ...]:
-        """The frozen backbone's image tokens entering and leaving the core, in float32, and its clean image."""
-        first, last = self.model.config.core
-        with self.model.dense() as frozen:
-            tokens = frozen.run(frozen.embed(x, t, frozen.prepare(condition)), 0, first)
-            left = frozen.run(tokens, first, last + 1)
-            return tokens.image.float(), left.image.float(), frozen.head(frozen.run(left, last + 1, frozen.depth))
+    def forward(self, lessons: Lessons, dial: Dial) -> torch.Tensor:
+        """The loss of each example, (B,)."""
+        model, t = self.model, lessons.t
+        condition = model.prepare(lessons.condition, dial.text_budget, lessons.scale if dial.guided else None)
+        estimate = None if dial.blind else lessons.estimate
+        tokens = model.core(model.prelude(lessons.x, t, condition), dial.budget, estimate)
+        losses = velocity_losses(model.coda(tokens), lessons.clean, t, model.backbone.flow.time_floor)
+        error = (tokens.image.float() - lessons.after).square().flatten(1).mean(dim=1)
+        return losses + self.features * error / lessons.change.mean()

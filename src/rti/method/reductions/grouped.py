@@ -25,16 +25,18 @@ class GroupedReduction(Reduction):
         sizes: bool = True,
         centred: bool = False,
         sized_write: bool = False,
+        sized_attention: bool = False,
     ):
         super().__init__(config)
         self.patches = backbone.patches
         self.read = Read(backbone.hidden_size, backbone.patches, sizes) if learned else MeanRead()
         self.write = Write(backbone.hidden_size, backbone.patches if sized_write else None) if learned else Broadcast()
         self.grid = backbone.grid if centred else None
+        self.sized_attention = sized_attention
 
     def forward(self, tokens: Tokens, core: Span, budget: int, estimate: torch.Tensor | None = None) -> Tokens:
         after, change, regions = self._run(tokens, core, budget, estimate)
-        return after._replace(image=self.write(tokens.image, change, regions), phasors=tokens.phasors)
+        return after._replace(image=self.write(tokens.image, change, regions), phasors=tokens.phasors, log_sizes=None)
 
     def linear(
         self, tokens: Tokens, core: Span, budget: int, estimate: torch.Tensor | None = None
@@ -58,5 +60,6 @@ class GroupedReduction(Reduction):
             phasors = average_phasors(tokens.phasors, member)
         else:
             phasors = centre_phasors(tokens.phasors, member, self.grid)
-        after = core(tokens._replace(image=region_tokens, phasors=phasors))
+        log_sizes = member.sum(dim=-1).log() if self.sized_attention else None
+        after = core(tokens._replace(image=region_tokens, phasors=phasors, log_sizes=log_sizes))
         return after, after.image - region_tokens, regions

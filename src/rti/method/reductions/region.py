@@ -18,7 +18,8 @@ class RegionReduction(GroupedReduction):
 
     def __init__(self, config: RegionConfig, backbone: Backbone):
         learned, centred = config.interface == "learned", config.position == "centre"
-        super().__init__(config, backbone, learned, config.size_embedding, centred, config.sized_write)
+        sized = config.sized_write, config.sized_attention
+        super().__init__(config, backbone, learned, config.size_embedding, centred, *sized)
         self.patch_size, self.image_size = backbone.patch_size, backbone.image_size
         walk, inverse = order(config.order, *backbone.grid)
         self.register_buffer("walk", walk, persistent=False)
