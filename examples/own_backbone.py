@@ -40,9 +40,9 @@ class PlainBlock(nn.Module):
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
-    def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, places: torch.Tensor, log_sizes: torch.Tensor | None = None) -> torch.Tensor:
         q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).unbind(2)
-        x = x + self.proj(attention(turned(q, places), turned(k, places), v))
+        x = x + self.proj(attention(turned(q, places), turned(k, places), v, log_sizes))
         return x + self.mlp(self.norm2(x))
 
 
@@ -87,7 +87,7 @@ class Plain(rti.Backbone):
     def run(self, tokens: Tokens, start: int, stop: int) -> Tokens:
         image = tokens.image
         for block in self.blocks[start:stop]:
-            image = self.call_block(block, image, tokens.phasors)
+            image = self.call_block(block, image, tokens.phasors, tokens.log_sizes)
         return tokens._replace(image=image)
 
     def head(self, tokens: Tokens) -> torch.Tensor:
