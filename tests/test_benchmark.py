@@ -164,7 +164,8 @@ def test_a_model_merged_for_good_says_so():
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["minit2i", "jit"])
 def test_attention_written_out_is_the_same_attention(family, monkeypatch):
-    def attention(q, k, v):
+    def attention(q, k, v, log_sizes=None):
+        assert log_sizes is None  # dense
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
         return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(dim=-1), v).flatten(2)
 

@@ -284,11 +284,21 @@ def test_other_prompts_or_weights_are_refused_and_other_versions_are_warned_of(p
     Generation(pipe, prompts, tmp_path, QUICK).run(progress=False)
     with refused("prompts.count 2 there, 3 now", "prompts.sha256"):
         Generation(pipe, open_prompts("scenes", 3, seed=5), tmp_path, QUICK)
+    at_16, quick_16 = tmp_path / "16", settings(budget=16)
+    Generation(pipe, prompts, at_16, quick_16).run(progress=False)
     randomise_trainable(pipe.elastic, seed=1)
-    with refused("weights"):
-        Generation(pipe, prompts, tmp_path, QUICK)
+    Generation(pipe, prompts, tmp_path, QUICK)  # dense: the adapter has no part in it
+    with refused("adapter_weights"):
+        Generation(pipe, prompts, at_16, quick_16)
     fresh = rti.Pipeline.from_pretrained(adapter, fuse=True)  # folded in or not, they are the same weights
     Generation(fresh, prompts, tmp_path, QUICK)
+    Generation(fresh, prompts, at_16, quick_16)
+    alone = rti.Pipeline.from_pretrained(release)
+    assert Generation(alone, prompts, tmp_path, QUICK, {"adapter": "any"}).missing() == 0
+    with torch.no_grad():
+        alone.backbone.img_embedder.proj1.weight.mul_(1.1)
+    with refused("weights"):
+        Generation(alone, prompts, tmp_path, QUICK)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     manifest["versions"]["torch"] = "1.0"
     del manifest["config"]  # as it was before 0.2

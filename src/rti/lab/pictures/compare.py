@@ -18,7 +18,7 @@ from rti.lab.pictures.scorers.results import METRICS, Score, means_of_groups, pr
 Run = dict[str, Any]  # a row as `rti compare --json` prints it: what it was drawn with, how fast, its scores
 _TOLD = ("model", "adapter", "budget", "steps", "guidance", "reduction", "patches")  # of a row's manifest
 _OF_THE_BENCHMARK = ("prompts", "images_per_prompt", "seed", "lenient")  # may differ between the folders of a row
-_OF_THE_METHOD = ("budget", "text_budget", "reduction", "adapter")  # what rows are compared for
+_OF_THE_METHOD = ("budget", "text_budget", "reduction", "adapter", "adapter_weights")  # what rows are compared for
 
 
 class Row(NamedTuple):

@@ -188,8 +188,9 @@ class Generation:
         manifest = {
             "format": FORMAT,
             "model": names.get("model", (backbone.source or {}).get("source")),
-            "adapter": names.get("adapter"),
+            "adapter": None if self.budget is None else names.get("adapter"),
             "weights": weights_of(self.pipe),
+            "adapter_weights": None if self.budget is None else adapter_weights_of(self.pipe),
             "config": asdict(backbone.config),
             "dtype": str(backbone.dtype).removeprefix("torch."),
             "size": list(backbone.image_size),
@@ -210,15 +211,27 @@ class Generation:
 
 
 def weights_of(pipe: Pipeline) -> str:
-    """Which weights draw: a folder may hold others by now. Those fused for good are others than those not fused."""
+    """Which frozen weights draw: a folder may hold others by now. They are the same beside any adapter and without.
+
+    Where an adapter was fused for good they are not known any more, and it is the fused ones.
+    """
     elastic = pipe.elastic
-    with elastic.unfused() if elastic is not None and not elastic.fused_for_good else nullcontext():
-        parts = [weights_digest(pipe.backbone if elastic is None else elastic)]
+    known = elastic is not None and not elastic.fused_for_good
+    with elastic.dense() if known else nullcontext(elastic or pipe.backbone) as weights:
+        parts = [weights_digest(weights)]
     if pipe.backbone.conditioned_on == "text":
         encoder = pipe.text_encoder
         known = isinstance(getattr(encoder, "encoder", encoder), torch.nn.Module)
         parts += [weights_digest(encoder)] if known else []
     return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def adapter_weights_of(pipe: Pipeline) -> str | None:
+    """Which adapter draws, on which backbone; None where it was fused for good."""
+    if pipe.elastic is None or pipe.elastic.fused_for_good:
+        return None
+    with pipe.elastic.unfused() as model:
+        return weights_digest(model)
 
 
 def _versions() -> dict[str, str]:
