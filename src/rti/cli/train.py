@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from functools import cached_property
-from inspect import Parameter, unwrap
+from inspect import Parameter, get_annotations, unwrap
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -33,17 +33,18 @@ class SettingsCommand(TyperCommand):
         from rti.training.config import AdaptConfig, PretrainConfig, RunConfig, TrainConfig
 
         kind = {"train": TrainConfig, "pretrain": PretrainConfig, "adapt": AdaptConfig}[self.name]
-        groups = {"every run (presets have values of their own)": RunConfig, f"rti {self.name}": kind}
+        groups = {f"rti {self.name}": kind, "every run (presets have values of their own)": RunConfig}
         if kind is AdaptConfig:
-            groups = {"rti adapt": kind, "the regions": RegionConfig}
+            groups |= {"the regions": RegionConfig}
         if kind is TrainConfig:
             groups |= {f"--reduction {name}": config for name, (config, _) in REDUCTIONS.items()}
         known = {option.name for option in self.params} | {"text_regions", "one_pass"}  # which follow from others
+        every_run = RunConfig.__dataclass_fields__
         found: dict[str, Parameter] = {}
         for title, group in groups.items():
             usual = getattr(group, "training_defaults", dict)() | getattr(kind, "reduction_defaults", {})
-            for field in fields(group):
-                if field.name not in known | found.keys():
+            for field in _own_first(group):
+                if field.name not in known | found.keys() and (group is not kind or field.name not in every_run):
                     own = kind.__dataclass_fields__.get(field.name, field)  # whose default may be another
                     found[field.name] = _parameter(own, title, usual.get(field.name, own.default))
         app = typer.Typer(add_completion=False)
@@ -55,6 +56,12 @@ class SettingsCommand(TyperCommand):
 
     def make_context(self, *given: Any, **extra: Any) -> typer.Context:
         return self.whole.make_context(*given, **extra)
+
+
+def _own_first(kind: type) -> list[Any]:
+    """A dataclass's fields, those that it adds before those that it inherits."""
+    order = [name for one in kind.__mro__ for name in get_annotations(one)]
+    return sorted(fields(kind), key=lambda field: order.index(field.name))
 
 
 def _parameter(field: Any, group: str, default: Any) -> Parameter:
