@@ -186,7 +186,7 @@ def test_self_distillation_comes_nearer_to_the_teacher(tmp_path, family):
     before = {name: value.clone() for name, value in run.model.named_parameters() if not value.requires_grad}
     other = Distillation(run.config, run.model, SUBJECTS[family], run.encoder)
     other.pictures.draw_until(FIRST)
-    other.module.features = 0.0
+    other.module.features, other.module.balanced = 0.0, False
 
     def losses() -> list[float]:
         with torch.no_grad():
@@ -253,8 +253,10 @@ def test_lessons_are_what_the_teacher_says_of_the_state_that_is_shown(family):
     with model.dense() as frozen:
         expected = frozen(lessons.x, lessons.t, lessons.condition)
     torch.testing.assert_close(lessons.clean, expected, rtol=2e-3, atol=2e-3)
-    again = task.pictures.choose(3, range(5, 9), False)
+    again = task.pictures.choose(3, range(5, 9), Dial(4, False))
     assert torch.equal(again.x, lessons.x[5:9])
+    assert lessons.t.min() > 0  # and at a sampler's first step there is no estimate
+    assert task.pictures.choose(3, range(8), Dial(4, blind=True)).t.eq(0).all()
     kept = task.pictures.kept
     times, x, estimates = (kept[name].float() for name in ("times", "x", "estimate"))
     step = (times[:, 2] - times[:, 1]).view(-1, 1, 1, 1)

@@ -99,7 +99,7 @@ def test_it_goes_with_text_regions():
 @torch.no_grad()
 def test_the_target_is_what_guidance_makes_of_both_branches(tmp_path, family):
     """At each picture's own scale; outside of the interval it is the conditional branch."""
-    run = adapting(tmp_path, family, guidance="2..4")
+    run = adapting(tmp_path, family, guidance="2..4", time_mean=-2.0)
     task = Distillation(run.config, run.model, SUBJECTS[family], run.encoder)
     task.pictures.draw_until(24)
     lessons, dial = task.examples(0, range(64), Dial(16, blind=False, guided=True))
@@ -114,7 +114,7 @@ def test_the_target_is_what_guidance_makes_of_both_branches(tmp_path, family):
     prepared = run.model.prepare(lessons.condition, guidance=lessons.scale)
     clean = run.model(lessons.x, lessons.t, prepared, 16, lessons.estimate)
     run.model.requires_grad_(False)
-    task.module.features = 0.0
+    task.module.features, task.module.balanced = 0.0, False
     error = (clean - lessons.clean) / (1 - lessons.t).clamp_min(0.05).view(-1, 1, 1, 1)
     torch.testing.assert_close(task.module(lessons, dial), error.square().flatten(1).mean(dim=1), rtol=1e-3, atol=1e-6)
 
@@ -127,7 +127,7 @@ def test_a_student_learns_to_guide_itself(tmp_path, family):
     other.pictures.draw_until(FIRST)
     scales = other.pictures.kept["scales"]
     assert scales.min() >= 2 and scales.max() <= 4 and scales.unique().numel() > 2
-    other.module.features = 0.0
+    other.module.features, other.module.balanced = 0.0, False
 
     def loss() -> float:
         with torch.no_grad():

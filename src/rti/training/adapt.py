@@ -62,7 +62,7 @@ def adapt(
     """An adapter for a frozen backbone from prompts (or labels) alone, as `rti adapt` makes it; attached, for use.
 
     `output` is the folder of the run, where the adapter stays; without it nothing is kept but the model. `settings` are
-    those of `rti adapt` (budgets, core, stage, own, ...).
+    those of `rti adapt` (budgets, core, stage, reuse, ...).
     """
     with TemporaryDirectory(prefix="rti-") as place:
         given = settings | {"minutes": minutes, "output": str(output or place)}
@@ -289,7 +289,7 @@ class Adapting:
         config, asked, model = self.config, self.subjects.held_out, self.model
         other = replace(config, seed=config.seed + UNUSED, steps=1, compile=False)
         task, places = Distillation(other, model, asked, self.encoder), range(len(asked))
-        task.module.features = 0.0
+        task.module.features, task.module.balanced = 0.0, False
         task.pictures.draw_until(len(asked))
         losses: dict[int, list[float]] = {budget: [] for budget in sorted(config.budgets, reverse=True)}
         for step, (budget, some) in itertools.product(range(MEASURED), losses.items()):

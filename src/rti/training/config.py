@@ -167,6 +167,7 @@ class AdaptConfig(AdapterConfig):
     )
     reuse: int = setting(48, least=1, help="Examples that a picture on its way serves for, on average.")
     drop: float = setting(0.3, least=0, most=1, help="Share of examples that lose their condition.")
+    blind: float = setting(1 / 12, least=0, most=1, help="Share of steps that learn a sampler's first step.")
     features: float = setting(0.1, least=0, help="Weight of the features after the core, beside the clean image.")
     save_every: int = _usually(100, "save_every")
     sample_every: int = _usually(0, "sample_every")

@@ -38,7 +38,7 @@ class Distillation(Task):
     ):
         super().__init__(config, model, encoder)
         self.budgets = tuple(sorted(config.budgets, reverse=True))
-        self.module = DistillationObjective(model, config.features)
+        self.module = DistillationObjective(model, config.features, balanced=True)
         self.pictures = Trajectories(model, Conditions(model, encoder, asked), config)
         if config.compile:
             model.backbone.compile_repeated_blocks(dynamic=True)  # or each budget would compile anew
@@ -67,7 +67,7 @@ class Distillation(Task):
 
     def examples(self, step: int, numbers: range, once: Dial) -> tuple[Lessons, Dial]:
         """What the module is given, of the pictures that are there."""
-        return self.pictures.choose(step, numbers, once.guided), once
+        return self.pictures.choose(step, numbers, once), once
 
     def subjects(self, count: int) -> list[str] | list[int]:
         asked = self.pictures.conditions.asked

@@ -52,12 +52,13 @@ class DistillationObjective(nn.Module):
 
     The student's clean image is to be the teacher's; where a step is guided, one pass is to give what guidance makes of
     the teacher's two. Its features after the core are to be the teacher's too, with the weight `features`, in units of
-    what the teacher's core changes.
+    what the teacher's core changes. `balanced` losses count less at small budgets, where they are many times as large,
+    and one adapter would forget the large ones for their sake.
     """
 
-    def __init__(self, model: ElasticModel, features: float):
+    def __init__(self, model: ElasticModel, features: float, balanced: bool):
         super().__init__()
-        self.model, self.features = model, features
+        self.model, self.features, self.balanced = model, features, balanced
 
     def forward(self, lessons: Lessons, dial: Dial) -> torch.Tensor:
         """The loss of each example, (B,)."""
@@ -67,4 +68,8 @@ class DistillationObjective(nn.Module):
         tokens = model.core(model.prelude(lessons.x, t, condition), dial.budget, estimate)
         losses = velocity_losses(model.coda(tokens), lessons.clean, t, model.backbone.flow.time_floor)
         error = (tokens.image.float() - lessons.after).square().flatten(1).mean(dim=1)
-        return losses + self.features * error / lessons.change.mean()
+        losses = losses + self.features * error / lessons.change.mean()
+        if not self.balanced:
+            return losses
+        patches = model.backbone.patches
+        return losses * (dial.budget / max(1, patches - dial.budget)) ** 0.5

@@ -22,6 +22,7 @@ from rti.sampling import guidance_applies, guide
 from rti.seeds import mix
 from rti.text.encoder import TextEncoder
 from rti.training.config import AdaptConfig
+from rti.training.draws import Dial
 
 STEPS = 12  # of a trajectory
 AT_ONCE = 8  # of them
@@ -179,12 +180,16 @@ class Trajectories:
             clean = model(x.repeat(2, 1, 1, 1), t.repeat(2), both, budget, estimate)
         return _guided(clean.unflatten(0, (2, -1)).transpose(0, 1), scale)
 
-    def choose(self, step: int, numbers: Sequence[int], guided: bool) -> Lessons:
-        """For some places of a step's batch: of one branch, or `guided`, what guidance makes of both."""
-        device, kept = self.model.backbone.device, self.kept
+    def choose(self, step: int, numbers: Sequence[int], dial: Dial) -> Lessons:
+        """For some places of a step's batch: of one branch, or `guided`, what guidance makes of both.
+
+        A sampler has no estimate at its first step, and only there; so has a `blind` lesson.
+        """
+        device, kept, guided = self.model.backbone.device, self.kept, dial.guided
         draws = [torch.Generator().manual_seed(mix(self.config.seed + 2, step, number)) for number in numbers]
         picture = torch.stack([torch.randint(len(kept["x"]), (), generator=draw) for draw in draws])
-        place = torch.stack([torch.randint(STEPS, (), generator=draw) for draw in draws])
+        places = (0, 1) if dial.blind else (1, STEPS)
+        place = torch.stack([torch.randint(*places, (), generator=draw) for draw in draws])
         dropped = torch.stack([torch.rand((), generator=draw) for draw in draws]) < self.config.drop
         x, estimate, t, clean, after, change = (
             kept[name][picture, place].float().to(device)
