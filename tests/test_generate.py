@@ -16,11 +16,12 @@ from PIL import Image
 
 import rti
 from forks import Forked
+from rti.checkpoint import weights_digest
 from rti.cli import main, options
 from rti.flow import picture_generator, picture_seed
 from rti.images import to_pil
 from rti.lab.pictures.folder import PictureFolder, images_per_second, is_whole, tidy, write_shared
-from rti.lab.pictures.generation import Generation, GenerationSettings, Shard, weights_digest
+from rti.lab.pictures.generation import Generation, GenerationSettings, Shard
 from rti.lab.pictures.prompts import open_prompts
 from rti.text.encoder import load_text_encoder
 from rti.text.words import WordEncoder

@@ -98,7 +98,7 @@ def test_it_goes_with_text_regions():
 
 @torch.no_grad()
 def test_the_target_is_what_guidance_makes_of_both_branches(tmp_path, family):
-    """At each picture's own scale; outside of the interval it is the conditional branch."""
+    """At each picture's own scale, where guidance applies."""
     run = adapting(tmp_path, family, guidance="2..4", time_mean=-2.0)
     task = Distillation(run.config, run.model, SUBJECTS[family], run.encoder)
     task.pictures.draw_until(24)
@@ -106,9 +106,8 @@ def test_the_target_is_what_guidance_makes_of_both_branches(tmp_path, family):
     with run.model.dense() as frozen:
         unconditional = frozen.unconditional(lessons.condition)
         branches = [frozen(lessons.x, lessons.t, one) for one in (lessons.condition, unconditional)]
-    early = lessons.t <= 0.1
-    assert early.any() and lessons.scale.unique().numel() >= 3
-    assert (lessons.scale[early] == 1).all() if family == "jit" else (lessons.scale >= 2).all()
+    assert (lessons.t.min() > 0.1) == (family == "jit")  # before, a JiT is not guided
+    assert lessons.scale.unique().numel() >= 12 and lessons.scale.min() >= 2
     target = guide(torch.cat(branches), lessons.scale.view(-1, 1, 1, 1))
     torch.testing.assert_close(lessons.clean, target, rtol=5e-3, atol=2e-2)
     prepared = run.model.prepare(lessons.condition, guidance=lessons.scale)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import pickle
 import zipfile
 from pathlib import Path
@@ -132,3 +134,20 @@ def fill(module: nn.Module, state: State, dtype: torch.dtype, origin: str) -> No
     """Put the weights into `module`, built on the meta device, without a second copy in memory."""
     require_match(module.state_dict(), state, origin)
     module.load_state_dict({key: value.to(dtype) for key, value in state.items()}, assign=True)
+
+
+def weights_digest(encoder: Any) -> str:
+    """Which model or encoder it is: sha256 of 1,024 evenly spaced values of every weight, and of a sentence's tokens.
+
+    Of the weights and not of their files, so that a folder may move and the hub's copy of a T5 equals a local one.
+    Nothing is computed, so it is the same on every machine. Sorted and without names, since releases of transformers
+    differ in how they name weights and in which they list twice.
+    """
+    samples = set()
+    for weight in getattr(encoder, "encoder", encoder).parameters():
+        flat = weight.detach().flatten()
+        values = flat[:: max(1, len(flat) // 1024)][:1024].float().cpu().numpy()
+        samples.add(hashlib.sha256(f"{tuple(weight.shape)}".encode() + values.tobytes()).hexdigest())
+    tokenizer = getattr(encoder, "tokenizer", None)
+    tokens = [] if tokenizer is None else list(tokenizer("a photograph of a red cube on a blue table").input_ids)
+    return hashlib.sha256(json.dumps([sorted(samples), tokens]).encode()).hexdigest()

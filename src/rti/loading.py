@@ -17,7 +17,7 @@ from rti.checkpoint import PICKLES, SAFETENSORS, State, fill, mismatches, read_s
 from rti.errors import InputError, UnsupportedModelError, check_choice, check_whole
 from rti.files import fetch_repository, first_line, is_repository_name, local_path, read_json, whole_file, write_whole
 from rti.precision import check_device, check_dtype
-from rti.presets import PRESETS, Preset, find_preset, get_preset, is_released
+from rti.presets import PRESETS, Preset, default_core, find_preset, get_preset, is_released
 from rti.shipped import shipped, shipped_name, shipped_names
 
 WEIGHTS = ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors.index.json")
@@ -79,6 +79,25 @@ def build(family: str, sizes: dict[str, Any]) -> Backbone:
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in sizes.items() if key in known}
     with torch.device("meta"):
         return module(module.config_type(**values))
+
+
+def preset_like(backbone: Backbone) -> Preset | None:
+    """The preset that has a model's sizes, wherever the model came from."""
+    rows = [preset for preset in PRESETS.values() if preset.family == backbone.family]
+    named = {name for preset in rows for name in preset.sizes} - {"noise_scale"}
+    sizes = asdict(backbone.config)
+
+    def like(preset: Preset) -> bool:
+        its = asdict(backbone.config_type(**preset.sizes))
+        return all(its[name] == sizes[name] for name in named)
+
+    return next(filter(like, rows), None)
+
+
+def usual_core(backbone: Backbone) -> tuple[int, int]:
+    """The core of a model that has no adapter: the paper's for these sizes, or by the depth of its trunk."""
+    preset = preset_like(backbone)
+    return default_core(backbone.depth) if preset is None else preset.core
 
 
 def randomise(backbone: Backbone, seed: int, dtype: torch.dtype) -> None:

@@ -20,11 +20,10 @@ from rti.elastic import ElasticModel, attach, load
 from rti.errors import InputError, UnsupportedModelError, check_choice, check_finite, check_switch, check_whole
 from rti.flow import draw_noise, interpolate, time_grid
 from rti.images import fit, to_pil, to_tensor
-from rti.loading import load_backbone
+from rti.loading import load_backbone, usual_core
 from rti.method.budgets import Budget, Budgets, Schedule, is_dense
 from rti.method.config import RegionConfig
 from rti.precision import check_device, check_dtype
-from rti.presets import usual_core
 from rti.sampling import check_callback, sample
 from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
 
@@ -92,8 +91,7 @@ class Pipeline:
         else:
             model = load_backbone(source, size=size, dtype=torch_dtype, device=device, **options)
             if adapter == UNTRAINED:
-                core = usual_core(str(source), model.depth, size)
-                model = attach(model, RegionConfig(core=core, **RegionConfig.untrained_defaults())).eval()
+                model = attach(model, RegionConfig(core=usual_core(model), **RegionConfig.untrained_defaults())).eval()
             elif adapter is not None:
                 model = load(adapter, model)
         if fuse and isinstance(model, ElasticModel):

@@ -106,12 +106,6 @@ def default_core(depth: int) -> tuple[int, int]:
     return ends, depth - 1 - ends
 
 
-def usual_core(model: str, depth: int, size: str | None = None) -> tuple[int, int]:
-    """The core of a model that has no adapter: the paper's, or by the depth of its trunk."""
-    preset = preset_of(model, size)
-    return preset.core if preset is not None else default_core(depth)
-
-
 def sizes_of(family: str) -> list[str]:
     return [name.removeprefix(f"{family}-") for name in PRESETS if name.startswith(f"{family}-")]
 

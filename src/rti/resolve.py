@@ -10,11 +10,11 @@ import torch
 from rti.adapter import Stored
 from rti.backbones.base import Backbone
 from rti.errors import check_choice
-from rti.loading import build, load_backbone
+from rti.loading import build, load_backbone, usual_core
 from rti.method.config import ReductionConfig
 from rti.method.reductions import REDUCTIONS, Reduction, make_reduction
 from rti.parsing import parse_pairs
-from rti.presets import preset_of, usual_core
+from rti.presets import preset_of
 
 
 def describe(
@@ -30,7 +30,7 @@ def describe(
         config, backbone = stored.config, stored.build()
     else:
         backbone = load_backbone(model) if preset is None else build(preset.family, preset.sizes)
-        config = untrained_config("region", [], core or usual_core(model, backbone.depth))
+        config = untrained_config("region", [], core or usual_core(backbone))
     if reduction is not None or settings:
         config = untrained_config(reduction or "region", settings or [], core, usual=config.core)
     config.check_fits(backbone.depth)

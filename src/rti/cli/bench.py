@@ -11,7 +11,7 @@ import typer
 from rti.cli.options import GUIDANCE, MODEL, Runtime, budget_option, command, number_option, steps_option
 from rti.cli.output import say, show_table, span
 from rti.errors import InputError
-from rti.presets import preset_of, usual_core
+from rti.presets import preset_of
 from rti.shipped import shipped
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def bench(
 
     from rti.images import check_output
     from rti.lab.bench.benchmark import run_benchmark, twin
+    from rti.loading import usual_core
     from rti.method.budgets import parse_budget, parse_budgets
 
     if plot is not None:
@@ -69,7 +70,7 @@ def bench(
     preset = preset_of(model, runtime.size)
     options = {"--reductions": reductions, "--set": setting, "--core": span(core)}
     ships = runtime.adapter is None and shipped(model) is not None
-    usual = usual_core(model, pipe.backbone.depth, runtime.size)
+    usual = usual_core(pipe.backbone)
     dense, models = _models(pipe, model, ships, options, usual, any(text is not None for text in texts))
     plain = twin(dense) if runtime.compile else None
     for module in (dense, *(one.backbone for one in models.values())) if runtime.compile else ():

@@ -114,7 +114,7 @@ def methods(
     from rti.lab.probes.groupings import grouping_rows
 
     run = pictures.open(output, moments=3)
-    span = core_of(pictures.model, None, run.pipe, core)
+    span = core_of(run.pipe, core)
     rows = grouping_rows(run.pipe.backbone, span, pairs(trained))
     rows = [row for row in rows if row.trained] if trained else rows
     return pictures.write(*draw(run, rows, span, parse_budget(budget), pictures.trained(trained)), output)

@@ -12,7 +12,6 @@ from rti.cli.options import GUIDANCE, MODEL, Loading, budget_option, command, nu
 from rti.cli.output import say, show_table, span
 from rti.errors import InputError
 from rti.method.budgets import parse_budget, parse_budgets
-from rti.presets import usual_core
 
 if TYPE_CHECKING:
     from rti.lab.probes.trajectory import Run
@@ -53,7 +52,7 @@ class Probe(Loading):
         pipe = self.load(self.model, self.init)
         subjects = subjects_of(pipe, prompts, self.seed, self.prompt_file)
         run = Run(pipe, subjects, self.seed, self.steps, self.guidance, watched, self.batch)
-        return run, core_of(self.model, self.size, pipe, core)
+        return run, core_of(pipe, core)
 
     def end(self, values: dict[str, Any]) -> dict[str, Any]:
         name = values["probe"]
@@ -165,13 +164,15 @@ def routing(
     return probe.end(values)
 
 
-def core_of(model: str, size: str | None, pipe: Pipeline, typed: str | None) -> tuple[int, int]:
+def core_of(pipe: Pipeline, typed: str | None) -> tuple[int, int]:
     """The core as typed, or the adapter's, or the paper's."""
+    from rti.loading import usual_core
+
     if typed is not None:
         return span(typed)
     if pipe.elastic is not None:
         return pipe.elastic.config.core
-    return usual_core(model, pipe.backbone.depth, size)
+    return usual_core(pipe.backbone)
 
 
 def pairs(typed: list[str] | None) -> dict[str, Path]:

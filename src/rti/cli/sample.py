@@ -16,7 +16,6 @@ from rti.cli.options import MODEL_HELP, Runtime, Sampling, budget_option, comman
 from rti.cli.output import counted, say, show_table, span, whole_numbers
 from rti.errors import InputError
 from rti.method.config import CUT_NAMES, CUT_SOURCES
-from rti.presets import usual_core
 from rti.shipped import DEFAULT
 
 WHAT_TO_EXPECT = "untrained: pictures lose with fewer patches, how much is not measured; make an adapter: rti adapt"
@@ -70,6 +69,7 @@ def sample(
     from rti.elastic import attach
     from rti.images import check_output, contact_sheet, draw_regions, enlarge, save_image
     from rti.lab.scenes.classes import subject_names
+    from rti.loading import usual_core
     from rti.method.budgets import Budgets, parse_budget, resolve_budget
     from rti.method.config import RegionConfig
     from rti.pipeline import UNTRAINED
@@ -83,7 +83,7 @@ def sample(
     patches, grid = pipe.backbone.patches, pipe.backbone.grid
     if fresh:
         backbone, text = pipe.elastic.detach(), sampling.text_budget is not None
-        where = span(core) or usual_core(model, backbone.depth, runtime.size)
+        where = span(core) or usual_core(backbone)
         typed = {"core": where, "cuts": cuts, "cuts_from": cuts_from, "text_regions": text}
         pipe.model = attach(backbone, RegionConfig(**RegionConfig.untrained_defaults() | typed))
 

@@ -10,9 +10,10 @@ import itertools
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,32 +21,31 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from rti.adapter import load_weights, note
+from rti.adapter import Stored, load_weights, note
 from rti.backbones.base import Backbone
 from rti.elastic import ElasticModel, attach
-from rti.errors import InputError
+from rti.errors import InputError, check_choice
 from rti.files import is_repository_name, read_json, write_whole
-from rti.flow import picture_generator
-from rti.loading import load_backbone
-from rti.method.config import ReductionConfig
-from rti.pipeline import Pipeline
-from rti.presets import default_core, is_released
+from rti.loading import load_backbone, preset_like, usual_core
+from rti.method.config import ReductionConfig, RegionConfig
+from rti.precision import TYPED
+from rti.presets import is_released
 from rti.seeds import seeded
+from rti.shipped import find_shipped
 from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
-from rti.text.prompts import prompts_of_file, spread_labels, template_prompts, word_prompts
 from rti.text.words import WordEncoder
 from rti.training.closed_form import collect
 from rti.training.config import AdaptConfig
 from rti.training.distillation import Distillation
 from rti.training.draws import Dial
+from rti.training.fidelity import against_dense
 from rti.training.settings import CONFIG, check_fits, check_unchanged, read_settings, write_settings
-from rti.training.state import checkpoints, hold
+from rti.training.state import hold, load_checkpoint
+from rti.training.subjects import Subjects
 from rti.training.trainer import Trainer, make_engine
-from rti.training.trajectories import AT_ONCE, Conditions
+from rti.training.trajectories import AT_ONCE, STEPS, Conditions
 
-HELD_OUT = 8  # prompts that are only measured on
-UNUSED = 2**20  # what is added to the seed for noise that no training sees
-MEASURED = 4  # states of each of their pictures
+RESULTS = "results.json"
 FEWEST_STEPS = 20
 SLACK = 1.08  # of a tried step, for what it leaves out: the optimiser, checkpoints
 COOLDOWN = 0.4  # the last share of the steps, over which the learning rate falls
@@ -67,42 +67,23 @@ def adapt(
     with TemporaryDirectory(prefix="rti-") as place:
         given = settings | {"minutes": minutes, "output": str(output or place)}
         run = Adapting.of(backbone, given, text_encoder, prompts)
-        run.run()
-        load_weights(run.model, run.folder / "adapter")
+        try:
+            if run.run().get("stopped"):
+                raise KeyboardInterrupt
+            load_weights(run.model, run.folder / "adapter")
+        except BaseException:
+            run.model.detach()  # the backbone is the caller's
+            raise
         return run.model.eval()
 
 
-@dataclass
-class Subjects:
-    """What the teacher draws, and what is only measured on."""
-
-    used: list[Any]
-    held_out: list[Any]
-
-    @classmethod
-    def of(cls, config: AdaptConfig, backbone: Backbone, encoder: TextEncoder | None, given: Any) -> Subjects:
-        if given is not None:
-            if isinstance(given, str) or not len(given):
-                raise InputError(f"prompts {given!r} are not usable; allowed: a list of prompts or of labels")
-            given = list(given)
-        if backbone.conditioned_on != "text":
-            if config.prompts is not None:
-                raise InputError(f"{config.prompts} given, but {type(backbone).__name__} draws from labels")
-            classes = backbone.config.num_classes
-            every = [int(label) for label in given or config.labels or spread_labels(classes, classes)]
-            backbone.condition(labels=every)  # refuses what is none
-            return cls(every, [every[index % len(every)] for index in range(HELD_OUT)])  # of other noise
-        if config.labels:
-            raise InputError(f"labels {config.labels} given, but {type(backbone).__name__} draws from prompts")
-        if given is not None or config.prompts is not None:
-            every = prompts_of_file(Path(config.prompts)) if given is None else given
-        else:
-            every = word_prompts(2000) if isinstance(encoder, WordEncoder) else template_prompts()
-        every = list(dict.fromkeys(every))
-        if isinstance(encoder, WordEncoder):
-            encoder(every, backbone.config.prompt_length)  # refuses words it does not know
-        kept = min(HELD_OUT, len(every) // 4)
-        return cls(every[: len(every) - kept], every[len(every) - kept :] or every)
+def _settings_of_start(adapter: str) -> dict[str, Any]:
+    """The reduction of an adapter that a run begins with."""
+    config = Stored.open(adapter).config
+    if not isinstance(config, RegionConfig):
+        raise InputError(f"{adapter} is a {config.name}; rti adapt goes on with regions only")
+    follow = ("text_regions", "one_pass")  # from settings of the run
+    return {field.name: getattr(config, field.name) for field in fields(config) if field.name not in follow}
 
 
 def _divided(config: AdaptConfig, processes: int) -> AdaptConfig:
@@ -127,17 +108,20 @@ class Adapting:
     ) -> Adapting:
         """From what was typed. A model without a preset has budgets and a core by its own sizes."""
         backbone, name = None, str(model)
+        typed = {key: value for key, value in given.items() if value is not None}
         if isinstance(model, Backbone):
             backbone, name = model, str((model.source or {}).get("source", model.family))
         elif os.path.exists(name) or (is_repository_name(name) and not is_released(name)):
-            options = {"init": given.get("init"), "seed": int(given.get("seed") or 0)}
-            options["dtype"] = getattr(torch, str(given.get("dtype") or "float32"), torch.float32)
-            backbone = load_backbone(name, **options)
+            dtype = str(typed.get("dtype", "float32"))
+            check_choice("dtype", dtype, TYPED)
+            backbone = load_backbone(name, size=typed.get("size"), dtype=getattr(torch, dtype))
         usual = {}
-        if backbone is not None and not AdaptConfig.preset_values(name):
+        if backbone is not None and (find_shipped(name) is None or os.path.exists(name)):
+            preset = preset_like(backbone)
             budgets = tuple(max(1, backbone.patches // share) for share in (16, 8, 4, 2))
-            usual = {"budgets": budgets, "core": default_core(backbone.depth)}
-        typed = {key: value for key, value in given.items() if value is not None}
+            usual = {"budgets": preset.budgets if preset else budgets, "core": usual_core(backbone)}
+        if typed.get("start_from") is not None:
+            usual |= _settings_of_start(typed["start_from"])
         config, reduction = read_settings({"model": name} | usual | typed, kind=AdaptConfig)
         return cls(config, reduction, backbone, encoder, prompts)
 
@@ -153,7 +137,7 @@ class Adapting:
         self.folder = Path(config.output)
         if backbone is None:
             dtype = getattr(torch, config.dtype)
-            backbone = load_backbone(config.model, init=config.init, seed=config.seed, dtype=dtype)
+            backbone = load_backbone(config.model, config.size, config.init, config.seed, dtype)
         check_fits(config, reduction, backbone)
         if encoder is None and backbone.conditioned_on == "text":
             if config.init == "random" and config.text_encoder is None:  # to try the machinery, any words will do
@@ -162,10 +146,13 @@ class Adapting:
             else:
                 encoder = load_text_encoder(config.text_encoder or text_encoder_of(backbone))
         self.encoder, self.subjects = encoder, Subjects.of(config, backbone, encoder, prompts)
-        self.settings = asdict(config) | {"reduction": reduction.to_dict()}
+        self.settings = asdict(config) | {"reduction": reduction.to_dict(), "subjects": self.subjects.digest()}
         check_unchanged(self.folder, self.settings)
-        if config.steps is None and checkpoints(self.folder):  # it was decided when the run began
+        self.goes_on = load_checkpoint(self.folder) is not None
+        if config.steps is None and self.goes_on:  # it was decided when the run began
             config = replace(config, steps=read_json(self.folder / CONFIG).get("steps"))
+            told = f"rti: {self.folder} goes on to the {config.steps} steps that were planned when it began"
+            print(f"{told}; --steps changes them", file=sys.stderr)
         self.engine = make_engine(config)
         if self.engine.distributed_type == "FSDP":
             raise InputError("rti adapt is not for FSDP: the teacher draws pictures beside the training; allowed: DDP")
@@ -174,38 +161,54 @@ class Adapting:
             encoder.to(self.engine.device)
         with seeded(config.seed):  # LoRA's A starts at random
             self.model = attach(backbone, reduction).to(self.engine.device)
-        for parameter in self.model.trainable_parameters().values():  # the closed form's too, whatever is frozen
+        try:
+            self._begin()
+        except BaseException:
+            self.model.detach()
+            raise
+
+    def _begin(self) -> None:
+        """The adapter as the run begins with it; what cannot be is refused here, not after the closed form."""
+        config, model = self.config, self.model
+        for parameter in model.trainable_parameters().values():  # the closed form's too, whatever is frozen
             parameter.data = parameter.data.float()
-        if config.start_from is not None and not checkpoints(self.folder):
-            load_weights(self.model, config.start_from)
-        if reduction.one_pass is not None:  # refused here, not after the closed form
-            one = Conditions(self.model, encoder, self.subjects.used).of([0])
-            self.model.prepare(one, guidance=torch.ones(1, device=self.engine.device))
+        if config.start_from is not None and not self.goes_on:
+            load_weights(model, config.start_from)
+        if model.config.one_pass is not None:
+            one = Conditions(model, self.encoder, self.subjects.used).of([0])
+            model.prepare(one, guidance=torch.ones(1, device=self.engine.device))
 
     def run(self) -> dict[str, Any]:
         """All stages; gives back what was measured, for JSON. One that was stopped says so, and is not measured."""
-        told: dict[str, Any] = {"output": str(self.folder), "adapter": str(self.folder / "adapter")}
-        if self.config.stage != "distil" and self.config.start_from is None and not checkpoints(self.folder):
+        config, path = self.config, self.folder / RESULTS
+        told = read_json(path) if self.goes_on and path.is_file() else {}  # of the sittings before
+        told |= {"output": str(self.folder), "adapter": str(self.folder / "adapter")}
+        if config.stage != "distil" and config.start_from is None and not self.goes_on:
             lock = hold(self.folder) if self.engine.is_main_process else None
             try:
                 told["explained"] = self.solve()
             finally:
                 if lock is not None:
                     lock.release(force=True)
-        told["linear_seconds"] = round(time.monotonic() - self.began)
-        if self.config.stage != "linear":
+            told["linear_seconds"] = round(time.monotonic() - self.began)
+        before = told.get("step", 0)
+        if config.stage != "linear":
             trainer = self.trainer()
             trainer.run()
             told |= {"step": trainer.step, "stopped": trainer.step < trainer.config.steps}
-        if told.get("stopped") or not self.engine.is_main_process:
+        if not before or told["step"] > before:  # else there was nothing left to do
+            told["seconds"] = told.get("seconds", 0) + round(time.monotonic() - self.began)
+        if not self.engine.is_main_process:
             return told
-        load_weights(self.model, self.folder / "adapter")
-        told["seconds"] = round(time.monotonic() - self.began)
-        told["against_dense"] = self.measure()
-        write_whole(self.folder / "results.json", json.dumps(told, indent=1) + "\n")
-        note(self.folder / "adapter", self.card(told))
-        for sums in self.folder.glob("linear-*.safetensors") if self.config.stage != "linear" else ():
-            sums.unlink()  # nobody needs them any more
+        if not told.get("stopped"):
+            load_weights(self.model, self.folder / "adapter")
+            held_out = self.subjects.held_out
+            told["against_dense"] = against_dense(self.model, self.encoder, held_out, self.config, self.scale)
+            note(self.folder / "adapter", self.card(told))
+        write_whole(path, json.dumps(told, indent=1) + "\n")
+        if config.stage != "linear" and not told["stopped"]:
+            for sums in self.folder.glob("linear-*.safetensors"):
+                sums.unlink()  # nobody needs them any more
         return told
 
     @property
@@ -243,6 +246,7 @@ class Adapting:
         self.model.reduction.correct(solution)
         if engine.is_main_process:
             self.model.save_pretrained(self.folder / "adapter")
+            write_settings(self.folder, self.settings)
         return {budget: round(share, 3) for budget, share in sums.explained(solution).items()}
 
     def trainer(self) -> Trainer:
@@ -283,46 +287,24 @@ class Adapting:
         seconds, left = trainer.accelerator.reduce(told, reduction="mean").tolist()  # the same on every process
         return max(FEWEST_STEPS, int(left / seconds))
 
-    @torch.no_grad()
-    def measure(self) -> list[dict[str, float]]:
-        """Against the frozen backbone, from noise that was not used: PSNR of the picture, loss of the clean image."""
-        config, asked, model = self.config, self.subjects.held_out, self.model
-        other = replace(config, seed=config.seed + UNUSED, steps=1, compile=False)
-        task, places = Distillation(other, model, asked, self.encoder), range(len(asked))
-        task.module.features, task.module.balanced = 0.0, False
-        task.pictures.draw_until(len(asked))
-        losses: dict[int, list[float]] = {budget: [] for budget in sorted(config.budgets, reverse=True)}
-        for step, (budget, some) in itertools.product(range(MEASURED), losses.items()):
-            dial = Dial(budget, False, guided=config.one_pass is not None)
-            some.append(float(task.module(*task.examples(step, places, dial)).mean()))
-        pipe, labels = Pipeline(model, self.encoder), self.encoder is None
-
-        def draw(budget: int | str) -> torch.Tensor:
-            generators = [picture_generator(config.seed + UNUSED, index) for index in places]
-            subjects = {"label" if labels else "prompt": asked}
-            how = {"num_inference_steps": 12, "batch_size": 4, "output_type": "pt", "progress": False}
-            how["guidance_scale"] = self.scale
-            with pipe.drawing(budget == "dense") as drawing:
-                return drawing(**subjects, budget=budget, generator=generators, **how).images
-
-        rows, dense = [], draw("dense")
-        for budget, some in losses.items():
-            error = (draw(budget) - dense).square().flatten(1).mean(dim=1)
-            row = {"budget": budget, "psnr": round(float(-10 * error.log10().mean()), 2)}
-            rows.append(row | {"loss": round(sum(some) / len(some), 5)})
-        return rows
-
     def card(self, told: dict[str, Any]) -> str:
         """What the adapter was made from, and how near it is to the frozen backbone."""
-        what = "labels" if self.encoder is None else "prompts"
+        what, config = "labels" if self.encoder is None else "prompts", self.config
+        used = min(len(self.subjects.used), config.linear_prompts if config.stage == "linear" else 2**63)
         passes = " in one pass" if self.model.guides_itself(self.scale) else ""
+        stages = [f"{told['step']} steps of {config.batch} against the frozen backbone"] if told.get("step") else []
+        if "explained" in told:
+            stages.insert(0, "Write's map in closed form")
+        elif config.start_from is not None:
+            stages.insert(0, f"from {config.start_from}")
+        learned = "" if config.one_pass is None else f"It guides itself at scales of {config.guidance}. "
         rows = "\n".join(f"| {row['budget']} | {row['psnr']} dB | {row['loss']} |" for row in told["against_dense"])
         return f"""
 ## How it was made
 
-By `rti adapt` from {len(self.subjects.used)} {what} and no data set, in {told["seconds"] / 60:.1f} minutes
-({told.get("step", 0)} steps of {self.config.batch} after the closed form). Against the frozen backbone
-on {len(self.subjects.held_out)} {what} with noise it never saw, 12 steps, guidance {self.scale:g}{passes}:
+By `rti adapt` from {used} {what} and no data set, in {told["seconds"] / 60:.1f} minutes: {", then ".join(stages)}.
+{learned}Against the frozen backbone on {len(self.subjects.held_out)} {what} with noise it never saw, {STEPS} steps,
+guidance {self.scale:g}{passes}:
 
 | regions | PSNR to dense | loss against dense |
 |---|---|---|

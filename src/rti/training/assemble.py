@@ -48,7 +48,7 @@ def make_trainer(config: DataConfig, reduction: ReductionConfig | None = None) -
     else:
         settings["reduction"] = reduction.to_dict()
         dtype = getattr(torch, config.dtype)
-        backbone = load_backbone(config.model, init=config.init, seed=config.seed, dtype=dtype)
+        backbone = load_backbone(config.model, config.size, config.init, config.seed, dtype)
         check_fits(config, reduction, backbone)
         stream, encoder = open_stream(config, backbone), open_text(config, backbone)
         with seeded(config.seed):  # LoRA's A starts at random

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from rti.backbones.base import Backbone, Condition
+from rti.checkpoint import weights_digest
 from rti.elastic import ElasticModel
 from rti.errors import InputError
 from rti.files import in_one_line, whole_file
@@ -130,7 +131,8 @@ def collect(
     scale = backbone.flow.guidance_scale if scale is None else scale
     texts = [one for text in texts for one in (None, text)] or [None]
     told = {"subjects": list(subjects.items()), "budgets": list(budgets), "texts": texts, "seed": seed, "scale": scale}
-    told |= {"reduction": model.config.to_dict(), "backbone": backbone.source, "dtype": str(backbone.dtype)}
+    with model.dense() as frozen:
+        told |= {"reduction": model.config.to_dict(), "weights": weights_digest(frozen), "dtype": str(backbone.dtype)}
     sums, done = load_sums(store, told, _place(backbone.device))
     numbers, conditions = list(subjects), Conditions(model, encoder, list(subjects.values()))
     shape = (backbone.channels, *backbone.image_size)

@@ -109,6 +109,7 @@ class AdapterConfig(RunConfig):
     reduction_defaults: ClassVar[dict[str, Any]] = {}
 
     budgets: tuple[int, ...] = setting(least=1, help="Regions to serve; each step draws one of them.")
+    size: str | None = setting(None, help="Of the model, where its files do not tell: b16, l16, ...")
     init: str | None = setting(None, help="random: random weights, to try the machinery.")
     dtype: str = setting("float32", among=TYPED, help="Of the frozen weights; what trains is always float32.")
     blind: float = setting(0.1, least=0, most=1, help="Share of steps without an estimate, as at a sampler's start.")

@@ -53,7 +53,8 @@ class Distillation(Task):
 
     def draw_once(self, generator: torch.Generator) -> Dial:
         dial = Dial.draw(self.config, generator)
-        if self.config.one_pass is None:
+        starts = self.model.backbone.flow.guidance_interval[0]  # a sampler does not guide before
+        if self.config.one_pass is None or (dial.blind and starts > 0):
             return dial
         return dial._replace(guided=bool(torch.rand((), generator=generator) < GUIDED))
 

@@ -68,8 +68,7 @@ class DistillationObjective(nn.Module):
         tokens = model.core(model.prelude(lessons.x, t, condition), dial.budget, estimate)
         losses = velocity_losses(model.coda(tokens), lessons.clean, t, model.backbone.flow.time_floor)
         error = (tokens.image.float() - lessons.after).square().flatten(1).mean(dim=1)
-        losses = losses + self.features * error / lessons.change.mean()
+        losses = losses + self.features * error / lessons.change
         if not self.balanced:
             return losses
-        patches = model.backbone.patches
-        return losses * (dial.budget / max(1, patches - dial.budget)) ** 0.5
+        return losses * min(1.0, dial.budget / max(1, model.backbone.patches - dial.budget)) ** 0.5

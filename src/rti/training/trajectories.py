@@ -48,7 +48,8 @@ class Conditions:
         length = backbone.config.prompt_length
         for prompt in asked:
             if prompt not in self.texts:
-                states, mask = self.encoder([prompt], length)
+                with torch.autocast(backbone.device.type, enabled=False):  # as a pipeline encodes it
+                    states, mask = self.encoder([prompt], length)
                 words = 1 + int(mask[0].long().cumsum(0).argmax())
                 self.texts[prompt] = states[0, :words].cpu(), mask[0, :words].cpu()
         rows = [self.texts[prompt] for prompt in asked]
@@ -66,12 +67,12 @@ class Lessons(NamedTuple):
 
     x: torch.Tensor  # (B, C, H, W) the state
     t: torch.Tensor  # (B,)
-    estimate: torch.Tensor  # (B, C, H, W) the guided clean image of the step before
+    estimate: torch.Tensor  # (B, C, H, W) the guided clean image of the step before, which the first one has not
     condition: Condition
     scale: torch.Tensor  # (B,) of guidance; 1 where it does not apply
     clean: torch.Tensor  # (B, C, H, W) the teacher's clean image
     after: torch.Tensor  # (B, N, D) its image tokens after the core
-    change: torch.Tensor  # (B,) mean square of what its core changed
+    change: torch.Tensor  # () mean square of what its core changes, of all pictures that are kept
 
 
 class Trajectories:
@@ -80,8 +81,9 @@ class Trajectories:
     Images are kept in float16 and tokens in bfloat16; the teacher sees each state as it is kept.
     """
 
-    def __init__(self, model: ElasticModel, conditions: Conditions, config: AdaptConfig):
-        self.model, self.conditions, self.config = model, conditions, config
+    def __init__(self, model: ElasticModel, conditions: Conditions, config: AdaptConfig, followed: bool = True):
+        """`followed`: half of them go where the student leads."""
+        self.model, self.conditions, self.config, self.followed = model, conditions, config, followed
         self.process, self.processes, self.autocast = 0, 1, nullcontext
         backbone = model.backbone
         self.shape = (backbone.channels, *backbone.image_size)
@@ -94,8 +96,9 @@ class Trajectories:
         """Draw more, until there have been so many."""
         with tqdm(total=count, initial=self.drawn, desc="pictures", disable=not progress or self.drawn > 0) as bar:
             while self.drawn < count:
-                news, old = self._draw(), self.kept
-                self.kept = {name: torch.cat([old.get(name, new[:0]), new])[-self.room :] for name, new in news.items()}
+                for name, new in self._draw().items():
+                    old = self.kept.pop(name, new[:0])
+                    self.kept[name] = torch.cat([old[max(0, len(old) + AT_ONCE - self.room) :], new])
                 self.drawn += AT_ONCE
                 bar.update(AT_ONCE)
 
@@ -106,12 +109,9 @@ class Trajectories:
         numbers = [(self.drawn + index) * self.processes + self.process for index in range(AT_ONCE)]
         once = torch.Generator().manual_seed(mix(config.seed, numbers[0]))
         low, high = config.scales or [flow.guidance_scale] * 2
-        share = float(torch.rand((), generator=once))
-        scale = low if low == high else low * (high / low) ** share  # evenly in its logarithm
-        places, scales = (
-            torch.tensor([number % len(self.conditions.asked) for number in numbers]),
-            torch.full((AT_ONCE,), scale),
-        )
+        scales = low * (high / low) ** torch.rand(AT_ONCE, generator=once)  # evenly in their logarithm
+        asked = len(self.conditions.asked)  # all in turn, and each time one is led by another
+        places = torch.tensor([(number + number // asked) % asked for number in numbers])
         times = torch.stack([self._times(number) for number in numbers])
         condition, taught = self.conditions.of(places.tolist()), self._taught(places)
         generators = [picture_generator(config.seed + 1, number) for number in numbers]
@@ -122,21 +122,22 @@ class Trajectories:
             scale = self._scales(t, scales)
             answer = self._ask(x, t, taught)
             led = _guided(answer["clean"].float(), scale)
-            budget = config.budgets[int(torch.randint(len(config.budgets), (), generator=once))]
             seen = None if estimate is None else estimate[ALONE]
-            own = self._student(x[ALONE], t[ALONE], condition[ALONE], scale[ALONE], budget, seen)
-            steps.append(answer | {"x": x.half(), "estimate": (led if estimate is None else estimate).half()})
+            step = answer | {"x": x.half(), "estimate": (led if estimate is None else estimate).half()}
+            steps.append({name: value.cpu() for name, value in step.items()})
             estimate = led.clone()
-            estimate[ALONE] = own
+            if self.followed:
+                budget = config.budgets[int(torch.randint(len(config.budgets), (), generator=once))]
+                estimate[ALONE] = self._student(x[ALONE], t[ALONE], condition[ALONE], scale[ALONE], budget, seen)
             forward = times[:, place + 1].to(x.device) - t
             x = x + forward.view(-1, 1, 1, 1) * velocity(estimate, x, t, flow.time_floor)
-        news = {name: torch.stack([step[name].cpu() for step in steps], dim=1) for name in steps[0]}
+        news = {name: torch.stack([step[name] for step in steps], dim=1) for name in steps[0]}
         return news | {"times": times[:, :-1], "places": places, "scales": scales}
 
     def _times(self, number: int) -> torch.Tensor:
         """From 0 to 1: quantiles of the times of training, the inner ones shifted together by chance."""
         shift = torch.rand((), generator=torch.Generator().manual_seed(mix(self.config.seed + 3, number)))
-        inner = torch.special.ndtri((torch.arange(1, STEPS) + shift - 0.5) / STEPS)
+        inner = torch.special.ndtri(((torch.arange(STEPS - 1) + shift) / (STEPS - 1)).clamp(1e-4, 1 - 1e-4))
         times = torch.sigmoid(self.config.time_mean + self.config.time_deviation * inner)
         return torch.cat([times.new_zeros(1), times, times.new_ones(1)])
 
@@ -175,7 +176,11 @@ class Trajectories:
         model = self.model
         with self.autocast():
             if self.config.one_pass is not None:
-                return model(x, t, model.prepare(condition, guidance=scale), budget, estimate)
+                clean = model(x, t, model.prepare(condition, guidance=scale), budget, estimate)
+                if (alone := scale == 1).any():  # where guidance does not apply, a sampler gives no scale
+                    plain = model(x, t, model.prepare(condition), budget, estimate)
+                    clean = torch.where(alone.view(-1, 1, 1, 1), plain, clean)
+                return clean
             both = Condition.cat([condition, model.unconditional(condition)])
             clean = model(x.repeat(2, 1, 1, 1), t.repeat(2), both, budget, estimate)
         return _guided(clean.unflatten(0, (2, -1)).transpose(0, 1), scale)
@@ -185,24 +190,35 @@ class Trajectories:
 
         A sampler has no estimate at its first step, and only there; so has a `blind` lesson.
         """
-        device, kept, guided = self.model.backbone.device, self.kept, dial.guided
+        kept = self.kept
         draws = [torch.Generator().manual_seed(mix(self.config.seed + 2, step, number)) for number in numbers]
         picture = torch.stack([torch.randint(len(kept["x"]), (), generator=draw) for draw in draws])
-        places = (0, 1) if dial.blind else (1, STEPS)
-        place = torch.stack([torch.randint(*places, (), generator=draw) for draw in draws])
+        allowed = torch.arange(STEPS).expand(len(draws), -1).eq(0) == dial.blind
+        if dial.guided:
+            applies = self._scales(kept["times"][picture], kept["scales"][picture][:, None]) != 1
+            allowed = torch.where((allowed & applies).any(dim=1, keepdim=True), allowed & applies, allowed)
+        chances = torch.stack([torch.rand(STEPS, generator=draw) for draw in draws])
+        place = torch.where(allowed, chances, -1.0).argmax(dim=1)
         dropped = torch.stack([torch.rand((), generator=draw) for draw in draws]) < self.config.drop
-        x, estimate, t, clean, after, change = (
-            kept[name][picture, place].float().to(device)
-            for name in ("x", "estimate", "times", "clean", "after", "change")
+        return self.lessons(picture, place, dial.guided, dropped)
+
+    def lessons(
+        self, picture: torch.Tensor, place: torch.Tensor, guided: bool, dropped: torch.Tensor | bool = False
+    ) -> Lessons:
+        """Of some pictures at some of their steps; `dropped` ones in the branch without a condition."""
+        device, kept = self.model.backbone.device, self.kept
+        x, estimate, t, clean, after = (
+            kept[name][picture, place].float().to(device) for name in ("x", "estimate", "times", "clean", "after")
         )
+        change = kept["change"].mean().to(device)
         condition = self.conditions.of(kept["places"][picture].tolist())
         scale = self._scales(t, kept["scales"][picture])
         if guided:
-            return Lessons(x, t, estimate, condition, scale, _guided(clean, scale), _guided(after, scale), change[:, 0])
-        dropped = dropped.to(device) & (scale != 1)
+            return Lessons(x, t, estimate, condition, scale, _guided(clean, scale), _guided(after, scale), change)
+        dropped = torch.as_tensor(dropped, device=device) & (scale != 1)
         condition = condition.where(~dropped, self.model.unconditional(condition))
         rows, branch = torch.arange(len(t), device=device), dropped.long()
-        return Lessons(x, t, estimate, condition, scale, *(value[rows, branch] for value in (clean, after, change)))
+        return Lessons(x, t, estimate, condition, scale, clean[rows, branch], after[rows, branch], change)
 
     def state(self) -> dict[str, torch.Tensor]:
         """What the rest follows from."""

@@ -22,6 +22,7 @@ import torch
 from tqdm.auto import tqdm
 
 from rti import __version__
+from rti.checkpoint import weights_digest
 from rti.errors import InputError, check_finite, check_whole
 from rti.files import in_one_line, write_whole
 from rti.flow import time_grid
@@ -240,20 +241,3 @@ def _versions() -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
-
-
-def weights_digest(encoder: Any) -> str:
-    """Which model or encoder it is: sha256 of 1,024 evenly spaced values of every weight, and of a sentence's tokens.
-
-    Of the weights and not of their files, so that a folder may move and the hub's copy of a T5 equals a local one.
-    Nothing is computed, so it is the same on every machine. Sorted and without names, since releases of transformers
-    differ in how they name weights and in which they list twice.
-    """
-    samples = set()
-    for weight in getattr(encoder, "encoder", encoder).parameters():
-        flat = weight.detach().flatten()
-        values = flat[:: max(1, len(flat) // 1024)][:1024].float().cpu().numpy()
-        samples.add(hashlib.sha256(f"{tuple(weight.shape)}".encode() + values.tobytes()).hexdigest())
-    tokenizer = getattr(encoder, "tokenizer", None)
-    tokens = [] if tokenizer is None else list(tokenizer("a photograph of a red cube on a blue table").input_ids)
-    return hashlib.sha256(json.dumps([sorted(samples), tokens]).encode()).hexdigest()

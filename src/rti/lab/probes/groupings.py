@@ -16,8 +16,8 @@ import torch
 
 from rti.adapter import Stored
 from rti.backbones.base import Backbone, Tokens
+from rti.checkpoint import weights_digest
 from rti.errors import InputError
-from rti.lab.pictures.generation import weights_digest
 from rti.lab.probes import measures
 from rti.lab.probes.records import Probe, rounded, run_probe, standard_error
 from rti.lab.probes.trajectory import Moment, Run

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from rti.backbones.base import Backbone, Condition, Tokens
+from rti.checkpoint import weights_digest
 from rti.elastic import ElasticModel
 from rti.errors import InputError, check_whole
 from rti.flow import draw_noise, picture_generator
-from rti.lab.pictures.generation import weights_digest
 from rti.pipeline import Pipeline
 from rti.sampling import sample
 
