@@ -13,7 +13,9 @@ from safetensors.torch import load_file
 import rti
 from rti.cli import main
 from rti.flow import draw_noise, picture_generator, velocity
+from rti.loading import build, usual_core
 from rti.method.reductions import Span
+from rti.presets import PRESETS, default_core
 from rti.sampling import GuidedVelocity, euler
 from rti.seeds import mix
 from rti.text.prompts import template_prompts, word_prompts
@@ -23,6 +25,7 @@ from rti.training.closed_form import RIDGE, Sums, collect
 from rti.training.config import AdaptConfig
 from rti.training.distillation import Distillation
 from rti.training.draws import Dial
+from rti.training.trainer import Trainer
 from rti.training.trajectories import FIRST
 from test_trainer import assert_equal, launch, letters, trained_values
 from tiny import make_backbone, refused
@@ -434,6 +437,81 @@ def test_a_run_with_other_settings_is_refused(tmp_path):
     adapting(tmp_path, steps=2).run()
     with refused("another drop"):
         adapting(tmp_path, steps=2, drop=0.1)
+
+
+def test_a_run_goes_on_with_the_same_subjects_only(tmp_path):
+    adapting(tmp_path, steps=2).run()
+    with refused("another subjects"):
+        Adapting(settings(tmp_path, steps=2), region(), make_backbone("jit"), None, [1, 2, 3, 4, 6])
+
+
+def test_sums_of_other_weights_are_not_gone_on_with(tmp_path):
+    """A model in memory has no name; its weights tell."""
+
+    def explained(folder: str, seed: int) -> dict:
+        backbone = make_backbone("jit", seed)
+        run = Adapting(settings(tmp_path / folder, stage="linear"), region(), backbone, None, SUBJECTS["jit"])
+        return run.run()["explained"]
+
+    one = explained("one", seed=0)
+    assert explained("one", seed=1) == explained("other", seed=1) != one
+
+
+def test_with_no_usable_checkpoint_a_run_begins_anew_with_the_closed_form(tmp_path):
+    run = adapting(tmp_path, steps=2, keep=1)
+    first = run.run()
+    for file in tmp_path.glob("checkpoint-*/state.safetensors"):
+        file.write_bytes(b"damaged")
+    again = adapting(tmp_path, steps=2, keep=1).run()
+    assert again["explained"] == first["explained"] and again["against_dense"] == first["against_dense"]
+
+
+def test_the_record_is_of_all_sittings(tmp_path):
+    first = json.loads(json.dumps(adapting(tmp_path, steps=2).run()))
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(first | {"seconds": 100}))
+    second = adapting(tmp_path, steps=4).run()
+    assert second["explained"] == first["explained"] and 100 <= second["seconds"] < 160
+    assert adapting(tmp_path, steps=4).run()["seconds"] == second["seconds"]  # nothing was left to do
+    card = (tmp_path / "adapter/README.md").read_text()
+    assert "Write's map in closed form, then 4 steps of 4" in card
+
+
+def test_after_an_error_or_a_stop_the_backbone_is_as_it_was(tmp_path, monkeypatch):
+    options = dict(budgets=(4, 16), core=(1, 2), steps=3, batch=2, linear_prompts=2, stage="distil")
+    backbone = make_backbone("jit")
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    with refused("closed form"):
+        rti.adapt(backbone, [1, 2, 3], output=tmp_path / "mean", interface="mean", **options | {"stage": "all"})
+    step = Trainer.train_step
+
+    def step_and_stop(trainer):
+        trainer._stop()
+        return step(trainer)
+
+    monkeypatch.setattr(Trainer, "train_step", step_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        rti.adapt(backbone, [1, 2, 3], output=tmp_path / "run", **options)
+    assert_equal(dict(backbone.state_dict()), before)
+    monkeypatch.setattr(Trainer, "train_step", step)
+    rti.adapt(backbone, [1, 2, 3], output=tmp_path / "run", **options).detach()  # and it goes on
+
+
+def test_a_start_brings_its_own_settings(tmp_path):
+    first = rti.attach(make_backbone("jit"), rti.RegionConfig(core=(2, 3), lora_rank=3, cuts="gaps"))
+    first.save_pretrained(tmp_path / "first")
+    given = {"output": str(tmp_path / "run"), "start_from": str(tmp_path / "first"), "budgets": (4,), "core": (1, 3)}
+    config = Adapting.of(make_backbone("jit"), given, None, SUBJECTS["jit"]).model.config
+    assert config == rti.RegionConfig(core=(1, 3), lora_rank=3, cuts="gaps")
+
+
+def test_a_checkpoint_of_a_released_size_has_its_core_and_budgets(tmp_path, monkeypatch):
+    """By its sizes, wherever it lies and whatever its folder is called."""
+    preset = PRESETS["jit-l16"]
+    monkeypatch.setattr(Adapting, "__init__", lambda run, config, *rest: setattr(run, "config", config))
+    run = Adapting.of(build("jit", preset.sizes), {"output": str(tmp_path)})
+    assert (run.config.budgets, usual_core(build("jit", preset.sizes))) == (preset.budgets, preset.core)
+    assert usual_core(make_backbone("jit")) == default_core(5)
 
 
 def test_prompts_of_words_are_all_known_and_begin_alike():
