@@ -48,6 +48,7 @@ from rti.training.trajectories import AT_ONCE, STEPS, Conditions
 RESULTS = "results.json"
 FEWEST_STEPS = 20
 SLACK = 1.08  # of a tried step, for what it leaves out: the optimiser, checkpoints
+SAVED = 300.0  # seconds: so often, at least, a checkpoint
 COOLDOWN = 0.4  # the last share of the steps, over which the learning rate falls
 
 
@@ -254,15 +255,19 @@ class Adapting:
         config = self.config
         task = Distillation(config, self.model, self.subjects.used, self.encoder)
         trainer = Trainer(replace(config, steps=config.steps or FEWEST_STEPS), task, self.engine)
-        steps = config.steps or self.steps_in_time(trainer)
+        steps, often = config.steps, config.save_every
+        if steps is None:
+            steps, seconds = self.steps_in_time(trainer)
+            often = min(often, math.ceil(SAVED / seconds))
         cooldown = int(COOLDOWN * steps) if config.cooldown is None else config.cooldown
-        trainer.config = task.config = config = replace(config, steps=steps, cooldown=cooldown)
+        planned = {"steps": steps, "cooldown": cooldown, "save_every": often}
+        trainer.config = task.config = config = replace(config, **planned)
         if trainer.accelerator.is_main_process:
-            write_settings(self.folder, self.settings | {"steps": config.steps, "cooldown": config.cooldown})
+            write_settings(self.folder, self.settings | planned)
         return trainer
 
-    def steps_in_time(self, trainer: Trainer) -> int:
-        """As many as the minutes allow, by a step of each budget, tried on the spot, without one being taken."""
+    def steps_in_time(self, trainer: Trainer) -> tuple[int, float]:
+        """As many as the minutes allow, and the seconds of one: those of each budget are tried, and not taken."""
         task, numbers = trainer.task, trainer.shares[0]
         kinds = (False,) if self.config.one_pass is None else (False, True)
         dials = [Dial(budget, False, guided=guided) for guided in kinds for budget in self.config.budgets]
@@ -283,9 +288,9 @@ class Adapting:
         for optimiser in trainer.optimisers:
             optimiser.zero_grad()
         mine = [seconds, 60 * self.config.minutes - (time.monotonic() - self.began)]
-        told = torch.tensor(mine, device=trainer.accelerator.device)
-        seconds, left = trainer.accelerator.reduce(told, reduction="mean").tolist()  # the same on every process
-        return max(FEWEST_STEPS, int(left / seconds))
+        told = trainer.accelerator.gather(torch.tensor([mine], device=trainer.accelerator.device))
+        seconds, left = float(told[:, 0].max()), float(told[:, 1].min())  # the slowest process's
+        return max(FEWEST_STEPS, int(left / seconds)), seconds
 
     def card(self, told: dict[str, Any]) -> str:
         """What the adapter was made from, and how near it is to the frozen backbone."""
