@@ -350,6 +350,16 @@ def test_without_a_number_of_steps_the_minutes_decide_and_a_resumed_run_keeps_th
     assert adapting(tmp_path / "short", steps=None, minutes=100.0).config.steps == FEWEST_STEPS
 
 
+def test_a_wrong_guess_of_how_long_a_step_takes_is_put_right(tmp_path, monkeypatch):
+    """The machine was busy when it was tried: after a quarter of the steps there is time for more."""
+    monkeypatch.setattr(Adapting, "seconds_of_step", lambda run, trainer: 1e6)
+    run = adapting(tmp_path, steps=None, minutes=0.1, stage="distil")
+    step = run.run()["step"]
+    planned = json.loads((tmp_path / "config.json").read_text())
+    assert planned["steps"] == step > FEWEST_STEPS
+    assert planned["cooldown"] == int(0.4 * step)
+
+
 def test_sums_of_other_settings_are_not_gone_on_with(tmp_path):
     """The same folder with another core, before any checkpoint: the closed form begins anew."""
 

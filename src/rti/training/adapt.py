@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -195,7 +195,7 @@ class Adapting:
         before = told.get("step", 0)
         if config.stage != "linear":
             trainer = self.trainer()
-            trainer.run()
+            trainer.run(self.plan_again(trainer) if self.config.steps is None else None)
             told |= {"step": trainer.step, "stopped": trainer.step < trainer.config.steps}
         if not before or told["step"] > before:  # else there was nothing left to do
             told["seconds"] = told.get("seconds", 0) + round(time.monotonic() - self.began)
@@ -255,19 +255,36 @@ class Adapting:
         config = self.config
         task = Distillation(config, self.model, self.subjects.used, self.encoder)
         trainer = Trainer(replace(config, steps=config.steps or FEWEST_STEPS), task, self.engine)
-        steps, often = config.steps, config.save_every
-        if steps is None:
-            steps, seconds = self.steps_in_time(trainer)
-            often = min(often, math.ceil(SAVED / seconds))
-        cooldown = int(COOLDOWN * steps) if config.cooldown is None else config.cooldown
-        planned = {"steps": steps, "cooldown": cooldown, "save_every": often}
-        trainer.config = task.config = config = replace(config, **planned)
-        if trainer.accelerator.is_main_process:
-            write_settings(self.folder, self.settings | planned)
+        self.plan(trainer, None if config.steps else self.seconds_of_step(trainer))
         return trainer
 
-    def steps_in_time(self, trainer: Trainer) -> tuple[int, float]:
-        """As many as the minutes allow, and the seconds of one: those of each budget are tried, and not taken."""
+    def plan(self, trainer: Trainer, seconds: float | None) -> None:
+        """Train the steps that were asked for; or as many as the minutes still allow, of so many seconds each."""
+        config = self.config
+        steps, often = config.steps, config.save_every
+        if seconds is not None:
+            mine = [seconds, 60 * config.minutes - (time.monotonic() - self.began)]
+            told = trainer.accelerator.gather(torch.tensor([mine], device=trainer.accelerator.device))
+            seconds, left = float(told[:, 0].max()), float(told[:, 1].min())  # the slowest process decides
+            steps, often = max(FEWEST_STEPS, trainer.step + int(left / seconds)), min(often, math.ceil(SAVED / seconds))
+        planned = {"steps": steps, "cooldown": int(COOLDOWN * steps) if config.cooldown is None else config.cooldown}
+        planned["save_every"] = often
+        trainer.config = trainer.task.config = replace(config, **planned)
+        if trainer.accelerator.is_main_process:
+            write_settings(self.folder, self.settings | planned)
+
+    def plan_again(self, trainer: Trainer) -> Callable[[int, float], None]:
+        """After a quarter of the steps it is known how long they take."""
+        quarter, started = trainer.config.steps // 4, time.monotonic()
+
+        def on_step(step: int, loss: float) -> None:
+            if step == quarter:
+                self.plan(trainer, (time.monotonic() - started) / step)
+
+        return on_step
+
+    def seconds_of_step(self, trainer: Trainer) -> float:
+        """Those of each budget are tried on the spot, and none is taken."""
         task, numbers = trainer.task, trainer.shares[0]
         kinds = (False,) if self.config.one_pass is None else (False, True)
         dials = [Dial(budget, False, guided=guided) for guided in kinds for budget in self.config.budgets]
@@ -287,10 +304,7 @@ class Adapting:
         seconds = SLACK * (seconds + share * (time.monotonic() - started))
         for optimiser in trainer.optimisers:
             optimiser.zero_grad()
-        mine = [seconds, 60 * self.config.minutes - (time.monotonic() - self.began)]
-        told = trainer.accelerator.gather(torch.tensor([mine], device=trainer.accelerator.device))
-        seconds, left = float(told[:, 0].max()), float(told[:, 1].min())  # the slowest process's
-        return max(FEWEST_STEPS, int(left / seconds)), seconds
+        return seconds
 
     def card(self, told: dict[str, Any]) -> str:
         """What the adapter was made from, and how near it is to the frozen backbone."""

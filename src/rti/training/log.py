@@ -55,6 +55,7 @@ class Journal:
     def step(self, loss: float) -> None:
         """Note a step; every so often, say how it goes."""
         trainer, config = self.trainer, self.trainer.config
+        self.bar.total = config.steps  # which a run by the clock may change
         self.bar.update()
         self.pictures += config.batch
         if math.isfinite(loss):

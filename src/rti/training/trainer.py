@@ -153,21 +153,25 @@ class Trainer:
     # The run.
 
     def run(self, on_step: Callable[[int, float], None] | None = None) -> None:
-        """Train to the last step, saving on the way; SIGTERM and Ctrl-C save and stop."""
-        steps, every = self.config.steps, self.config.sample_every
+        """Train to the last step, saving on the way; SIGTERM and Ctrl-C save and stop.
+
+        `on_step` is told each step and its loss. It may change the config.
+        """
+        every = self.config.sample_every
         try:
             with closing(Journal(self)) as journal, on_stop_signal(self._stop):
                 if self.step:  # killed after a checkpoint, it may not have written what belongs to that step
-                    self._save_or_go_on(self.step >= steps, self._save_for_use)
-                while self.step < steps and not self.stopping:
+                    self._save_or_go_on(self.step >= self.config.steps, self._save_for_use)
+                while self.step < self.config.steps and not self.stopping:
                     loss = self.train_step()
                     journal.step(loss)
                     if on_step is not None:
                         on_step(self.step, loss)
-                    saved = self.step == steps or self.stopping
+                    last = self.step == self.config.steps
+                    saved = last or self.stopping
                     if saved or self.step % self.config.save_every == 0:
                         self._save_or_go_on(saved)
-                    if every and (self.step % every == 0 or self.step == steps) and not self.stopping:
+                    if every and (self.step % every == 0 or last) and not self.stopping:
                         journal.look()
                     if self.stopping and not saved:  # asked while it was saving or drawing samples
                         self._save_or_go_on(last=True)
