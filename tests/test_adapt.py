@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -353,11 +354,26 @@ def test_without_a_number_of_steps_the_minutes_decide_and_a_resumed_run_keeps_th
 def test_a_wrong_guess_of_how_long_a_step_takes_is_put_right(tmp_path, monkeypatch):
     """The machine was busy when it was tried: after a quarter of the steps there is time for more."""
     monkeypatch.setattr(Adapting, "seconds_of_step", lambda run, trainer: 1e6)
-    run = adapting(tmp_path, steps=None, minutes=0.1, stage="distil")
-    step = run.run()["step"]
+    run = adapting(tmp_path, steps=None, minutes=100.0, stage="distil")
+    trainer = run.trainer()
+    assert trainer.config.steps == FEWEST_STEPS
+    look_again, quarter = run.plan_again(trainer), FEWEST_STEPS // 4
+    look_again(quarter - 1, 0.0)
+    assert trainer.config.steps == FEWEST_STEPS
+    look_again(quarter, 0.0)
     planned = json.loads((tmp_path / "config.json").read_text())
-    assert planned["steps"] == step > FEWEST_STEPS
-    assert planned["cooldown"] == int(0.4 * step)
+    assert planned["steps"] == trainer.config.steps == trainer.task.config.steps > 10 * FEWEST_STEPS
+    assert planned["cooldown"] == int(0.4 * planned["steps"])
+
+
+def test_a_run_goes_by_the_plan_that_was_changed_on_the_way(tmp_path):
+    trainer = adapting(tmp_path, steps=3, stage="distil").trainer()
+
+    def longer(step: int, loss: float) -> None:
+        trainer.config = replace(trainer.config, steps=5)
+
+    trainer.run(longer)
+    assert trainer.step == 5 and (tmp_path / "checkpoint-00000005").is_dir()
 
 
 def test_sums_of_other_settings_are_not_gone_on_with(tmp_path):
