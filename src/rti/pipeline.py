@@ -18,13 +18,14 @@ from rti.adapter import Stored
 from rti.backbones.base import Backbone, Condition
 from rti.elastic import ElasticModel, attach, load
 from rti.errors import InputError, UnsupportedModelError, check_choice, check_finite, check_switch, check_whole
-from rti.flow import draw_noise, interpolate, time_grid
+from rti.flow import choose_times, draw_noise, interpolate
 from rti.images import fit, to_pil, to_tensor
 from rti.loading import load_backbone, usual_core
 from rti.method.budgets import Budget, Budgets, Schedule, is_dense
 from rti.method.config import RegionConfig
 from rti.precision import check_device, check_dtype
 from rti.sampling import check_callback, sample
+from rti.scheduler import OwnSolver, check_scheduler
 from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
 
 OUTPUT_TYPES = ("pil", "np", "pt")
@@ -52,7 +53,7 @@ class Pipeline:
             )
         if text_encoder is not None and not callable(text_encoder):
             raise InputError(f"text_encoder {text_encoder!r} cannot be called; allowed: a text encoder, or none")
-        self.model, self._text_encoder = model, text_encoder
+        self.model, self._text_encoder, self._scheduler = model, text_encoder, None
         self._text_source: tuple[Any, torch.dtype] | None = None
 
     @classmethod
@@ -119,6 +120,20 @@ class Pipeline:
             self._text_encoder = load_text_encoder(source, dtype, self.backbone.device)
         return self._text_encoder
 
+    @property
+    def scheduler(self) -> Any:
+        """Any flow scheduler of diffusers: pipe.scheduler = UniPCMultistepScheduler.from_config(pipe.scheduler.config).
+
+        Until one is set, and after None is, the pipeline has its own solvers.
+        """
+        return OwnSolver() if self._scheduler is None else self._scheduler
+
+    @scheduler.setter
+    def scheduler(self, scheduler: Any) -> None:
+        if scheduler is not None and not isinstance(scheduler, OwnSolver):
+            check_scheduler(scheduler)
+        self._scheduler = None if isinstance(scheduler, OwnSolver) else scheduler
+
     def to(self, *places: Any, device: Any = None, dtype: torch.dtype | None = None) -> Pipeline:
         """Move the model and its text encoder to a device, a dtype, or both, in either order as in diffusers."""
         for place in places:
@@ -180,6 +195,10 @@ class Pipeline:
         lenient: bool = False,
         progress: bool = True,
         guidance_passes: int | None = None,
+        solver: str | None = None,
+        shift: float | None = None,
+        times: Sequence[float] | None = None,
+        finish: str | None = None,
     ) -> PipelineOutput:
         """Pictures for prompts (MiniT2I) or labels (JiT); a label may also be given in the prompt's place.
 
@@ -201,6 +220,10 @@ class Pipeline:
                 "latents" (here the picture so far) and "estimate" (the clean picture predicted). A dict it gives back
                 may hold other "latents" to go on with; it may raise to stop.
             return_regions: Also give back the regions of the last step.
+            solver: "euler", "heun" or "multistep"; None for the scheduler that was set, else for the model's own.
+            shift: Above 1, more of the steps are spent on noise, as in SD3.
+            times: The times of the steps themselves, rising from 0 (noise) to 1 (picture); diffusers' sigmas are 1 - t.
+            finish: "estimate" gives the last clean estimate, "state" the solver's last state, as the release does.
             lenient: Leave words out that the text encoder does not know, with a warning, instead of refusing them.
         """
         check_choice("output_type", output_type, OUTPUT_TYPES)
@@ -230,21 +253,24 @@ class Pipeline:
             count = len(condition)
             noise = self._noise(count, generator)
             state, start = noise, 0
-            steps = self.backbone.flow.steps if num_inference_steps is None else num_inference_steps
-            time_grid(steps)
+            own = self.backbone.flow.steps if times is None else None
+            grid = choose_times(own if num_inference_steps is None else num_inference_steps, shift, times)
+            steps = len(grid) - 1
             if not dense and self.elastic is not None:
                 budgets = budgets.resolve(steps, self.backbone.patches)  # for all batches at once
             if image is not None:
-                state, start = self._start_from(image, STRENGTH if strength is None else strength, noise, steps)
+                state, start = self._start_from(image, STRENGTH if strength is None else strength, noise, grid)
             parts, regions = [], []
             for first in range(0, count, batch_size or count):
                 batch = slice(first, first + (batch_size or count))
-                watcher = _Watcher(self, state[batch], steps, callback_on_step_end)
+                watcher = _Watcher(self, state[batch], grid, callback_on_step_end)
                 picture = sample(
                     model,
                     watcher.state,
                     condition[batch],
-                    steps=steps,
+                    times=grid,
+                    solver=self._scheduler if solver is None else solver,
+                    finish=finish,
                     guidance_scale=guidance_scale,
                     guidance_interval=guidance_interval,
                     budget=budgets,
@@ -297,10 +323,12 @@ class Pipeline:
         shape = (backbone.channels, *backbone.image_size)
         return draw_noise(shape, generators, backbone.flow.noise_scale, backbone.device)
 
-    def _start_from(self, image: Any, strength: float, noise: torch.Tensor, steps: int) -> tuple[torch.Tensor, int]:
+    def _start_from(
+        self, image: Any, strength: float, noise: torch.Tensor, times: torch.Tensor
+    ) -> tuple[torch.Tensor, int]:
         """The state at the step that leaves `strength` of the trajectory to go."""
         check_finite("strength", strength, above=0, most=1)
-        times = time_grid(steps)
+        steps = len(times) - 1
         if isinstance(image, Image.Image):
             image = to_tensor(fit(image.convert("RGB"), *self.backbone.image_size))
         if not isinstance(image, torch.Tensor):
@@ -319,9 +347,9 @@ class Pipeline:
 class _Watcher:
     """Sees every step: passes it on to the user's callback, and remembers what the last step starts from."""
 
-    def __init__(self, pipeline: Pipeline, state: torch.Tensor, steps: int, callback: Callable | None):
-        self.pipeline, self.state, self.steps, self.callback = pipeline, state, steps, callback
-        self.times = time_grid(steps).tolist()
+    def __init__(self, pipeline: Pipeline, state: torch.Tensor, times: torch.Tensor, callback: Callable | None):
+        self.pipeline, self.state, self.callback = pipeline, state, callback
+        self.times, self.steps = times.tolist(), len(times) - 1
         self.time = self.times[-2]
         self.estimate: torch.Tensor | None = None
 

@@ -26,7 +26,7 @@ class Drawing(Sampling):
 
     def settings(self) -> dict[str, Any]:
         own = dict(steps=self.steps, guidance=self.guidance, guidance_passes=self.guidance_passes)
-        return own | {"text_budget": parse_budget(self.text_budget)}
+        return own | {"text_budget": parse_budget(self.text_budget)} | self.solving()
 
 
 @command

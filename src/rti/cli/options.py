@@ -118,6 +118,14 @@ class Sampling:
     guidance_passes: int = number_option(
         None, most=2, help="Passes of a guided step, 1 or 2. Default: 1 where the adapter guides itself, else 2."
     )
+    solver: str = typer.Option(None, help="euler, heun or multistep. Default: the model's own.")
+    shift: float = typer.Option(None, help="Above 1, more of the steps are spent on noise. Default: 1, even steps.")
+    finish: str = typer.Option(
+        None, help="The picture: the last clean estimate, or the solver's last state, as released. [default: estimate]"
+    )
+
+    def solving(self) -> dict[str, Any]:
+        return {"solver": self.solver, "shift": self.shift, "finish": self.finish}
 
 
 def command(function: Callable[..., Any], more: Iterable[inspect.Parameter] = ()) -> Callable[..., None]:

@@ -112,6 +112,7 @@ def sample(
                 budget=Budgets() if row is None else budgets_of(row),
                 num_inference_steps=sampling.steps,
                 guidance_scale=sampling.guidance,
+                **sampling.solving(),
                 generator=[torch.Generator().manual_seed(seed + index) for index in range(len(names))],
                 return_regions=below or (regions and row is not None),
                 lenient=lenient,

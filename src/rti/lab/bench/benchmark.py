@@ -24,7 +24,8 @@ from rti.errors import check_whole
 from rti.flow import draw_noise, time_grid
 from rti.lab.bench.stopwatch import clock, parts_of, peak_memory
 from rti.method.budgets import Budget, Budgets, resolve_budget
-from rti.sampling import SOLVERS, GuidedVelocity, sample
+from rti.sampling import GuidedVelocity, sample
+from rti.solvers import SOLVERS
 
 TIME = 0.5  # of the forward pass that is measured; guidance applies there in both families
 PLAIN = "dense as loaded"  # the name of another row of dense

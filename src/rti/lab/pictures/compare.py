@@ -81,7 +81,11 @@ def compare_folders(paths: Sequence[str | Path], resamples: int = 2000, seed: in
     reference, *others = (open_row(Path(path)) for path in paths)
     runs = [reference.as_run() | {"differences": {}, "also": []}]
     for row in others:
-        shared = [metric for metric in row.scored if metric in reference.scored]
+        shared = [metric for metric in row.scored if metric in reference.scored and not METRICS[metric].near]
+        for metric, (folder, score) in row.scored.items():
+            if METRICS[metric].near and score.scorer["digest"] not in {one.digest for one in reference.folders}:
+                given = f"the {metric} of {folder.path} is to {score.scorer['reference']}, not to {reference.path}"
+                raise InputError(f"{given}; run rti score fidelity {reference.path} {folder.path}")
         differences = {metric: _difference(metric, row, reference, resamples, seed) for metric in shared}
         expected = (*_OF_THE_METHOD, "prompts", "images_per_prompt")
         also = _differences(reference.folders[0], row.folders[0], expected)
