@@ -364,6 +364,13 @@ def test_a_wrong_guess_of_how_long_a_step_takes_is_put_right(tmp_path, monkeypat
     planned = json.loads((tmp_path / "config.json").read_text())
     assert planned["steps"] == trainer.config.steps == trainer.task.config.steps > 10 * FEWEST_STEPS
     assert planned["cooldown"] == int(0.4 * planned["steps"])
+    trainer.step = 1
+    trainer.save()
+    monkeypatch.undo()
+    trainer.lock.release()
+    again = adapting(tmp_path, steps=None, minutes=100.0, stage="distil").trainer()
+    kept = json.loads((tmp_path / "config.json").read_text())
+    assert again.step == 1 and kept == planned  # the plan is kept, and how often it saves
 
 
 def test_a_run_goes_by_the_plan_that_was_changed_on_the_way(tmp_path):

@@ -151,7 +151,9 @@ class Adapting:
         check_unchanged(self.folder, self.settings)
         self.goes_on = load_checkpoint(self.folder) is not None
         if config.steps is None and self.goes_on:  # it was decided when the run began
-            config = replace(config, steps=read_json(self.folder / CONFIG).get("steps"))
+            planned = read_json(self.folder / CONFIG)
+            often = min(config.save_every, planned.get("save_every", config.save_every))
+            config = replace(config, steps=planned.get("steps"), save_every=often)
             told = f"rti: {self.folder} goes on to the {config.steps} steps that were planned when it began"
             print(f"{told}; --steps changes them", file=sys.stderr)
         self.engine = make_engine(config)
