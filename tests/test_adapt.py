@@ -17,8 +17,9 @@ from rti.flow import draw_noise, picture_generator, velocity
 from rti.loading import build, usual_core
 from rti.method.reductions import Span
 from rti.presets import PRESETS, default_core
-from rti.sampling import GuidedVelocity, euler
+from rti.sampling import GuidedVelocity
 from rti.seeds import mix
+from rti.solvers import euler
 from rti.text.prompts import template_prompts, word_prompts
 from rti.text.vocabulary import words_of
 from rti.training.adapt import FEWEST_STEPS, Adapting

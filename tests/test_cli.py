@@ -305,7 +305,7 @@ def test_a_budget_may_be_spelt_both_ways_in_every_command(capsys):
     spelt = [
         {"--budget", "--budgets"} & {*option.opts} for one in walk(typer.main.get_command(app)) for option in one.params
     ]
-    assert [len(names) for names in spelt if names] == [2] * 14
+    assert [len(names) for names in spelt if names] == [2] * 15
     assert run_json(capsys, "info", "jit-b16", "--budgets", "64")["budget"] == 64
     assert run_json(capsys, "info", "jit-b16", "--budget", "64")["rows"][0]["budget"] == 64
 

@@ -11,6 +11,7 @@ from close import assert_close
 from rti.backbones.minit2i import PreambleBlock
 from rti.flow import draw_noise, interpolate, time_grid, velocity
 from rti.sampling import GuidedVelocity
+from test_trainer import letters
 from tiny import CORE, make_backbone, make_condition, make_inputs, randomise_trainable, refused
 
 # Solvers, against closed forms.
@@ -41,6 +42,30 @@ def test_the_error_falls_with_the_order_of_the_method(solver, ratio):
         errors = [abs(solve(solver, rate, steps, power) - exact) for steps in (64, 128, 256)]
         for coarse, fine in pairwise(errors):
             assert math.isclose(coarse / fine, ratio, rel_tol=0.05)
+
+
+def test_multistep_is_of_second_order():
+    """With clean = r x the state is (1 - t)^(1 - r); where clean is known ahead, x(1) is what it is at t = 1."""
+    rate, errors, last = 0.3, [], []
+    for steps in (128, 256, 512):
+        half = torch.linspace(0, 0.5, steps + 1, dtype=torch.float64)
+        x = rti.multistep(lambda x, t, step: rate * x, torch.ones((), dtype=torch.float64), half)
+        errors.append(abs(x.item() - 0.5 ** (1 - rate)))
+        whole = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
+        x = rti.multistep(lambda x, t, step: torch.sin(3 * t), torch.ones((), dtype=torch.float64), whole)
+        last.append(abs(x.item() - math.sin(3)))
+    for some in (errors, last):
+        for coarse, fine in pairwise(some):
+            assert math.isclose(coarse / fine, 4, rel_tol=0.15), some
+
+
+def test_multistep_is_exact_where_the_clean_image_moves_evenly():
+    """But for its first step, which knows no movement yet: from there on any steps are right."""
+    a, b = 0.4, -1.3
+    times = torch.tensor([0.0, 1e-6, 0.2, 0.25, 0.7, 0.9], dtype=torch.float64)
+    x = rti.multistep(lambda x, t, step: a + b * t, torch.full((), 2.0, dtype=torch.float64), times)
+    left = 1 - 0.9
+    assert math.isclose(x.item(), a + b * 0.9 + left * (2.0 - a + b * math.log(left)), rel_tol=1e-5)
 
 
 @pytest.mark.parametrize("solver", [rti.euler, rti.heun])
@@ -375,7 +400,14 @@ REFUSED = [
     (dict(steps=2.5), ("2.5",)),
     (dict(steps=True), ("True",)),
     (dict(steps="4"), ("'4'",)),
-    (dict(steps=4, solver="rk4"), ("'rk4'", "euler", "heun")),
+    (dict(steps=4, solver="rk4"), ("'rk4'", "euler", "heun", "multistep")),
+    (dict(steps=4, solver=3), ("solver 3", "a scheduler of diffusers")),
+    (dict(steps=4, finish="last"), ("finish 'last'", "estimate, state")),
+    (dict(steps=4, shift=0.0), ("shift", "above 0")),
+    (dict(steps=4, times=[0, 0.5, 1]), ("times given, and 4 steps",)),
+    (dict(times=[0, 0.5, 1], shift=2.0), ("times given, and a shift",)),
+    (dict(times=[0, 0.5, 0.5, 1]), ("times", "rising numbers, from 0 to 1")),
+    (dict(times=[0.1, 1]), ("times", "rising numbers, from 0 to 1")),
     (dict(steps=4, start=4), ("start", "from 0 to 3", "got 4")),
     (dict(steps=4, start=-1), ("start", "got -1")),
     (dict(steps=4, budget=0), ("budget 0", "1 to 64")),
@@ -406,3 +438,82 @@ def test_noise_of_another_shape_is_refused(backbone):
         rti.sample(backbone, x[..., :28], condition, steps=1, guidance_scale=1.0)
     with refused("1 images", "2 conditions"):
         rti.sample(backbone, x[:1], condition, steps=1, guidance_scale=1.0)
+
+
+# How it ends, and what users bring.
+
+
+@pytest.mark.parametrize("solver", ["euler", "heun", "multistep"])
+def test_the_picture_is_the_last_clean_estimate(jit, solver):
+    """And the solver's state only where it is asked for: of short steps by velocity it keeps a part of the noise."""
+    x, _, condition = make_inputs(jit, 2)
+    seen = []
+    options = dict(steps=40, solver=solver, callback=lambda step, state, estimate: seen.append((state, estimate)))
+    picture = rti.sample(jit, x, condition, **options)
+    assert torch.equal(picture, seen[-1][1]) and torch.equal(seen[-1][0], picture)
+    state = rti.sample(jit, x, condition, **options | {"finish": "state"})
+    assert torch.equal(state, seen[-1][0])
+    assert (state - seen[-1][1]).abs().max() > 1e-3
+
+
+def test_steps_as_long_as_the_floor_end_on_the_estimate_by_themselves(jit):
+    x, _, condition = make_inputs(jit, 2)
+    ends = [rti.sample(jit, x, condition, steps=20, solver="euler", finish=finish) for finish in ("estimate", "state")]
+    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)
+
+
+def test_a_shift_moves_the_steps_towards_the_noise_and_times_may_be_given(jit):
+    """As SD3 shifts the noise level s = 1 - t: 3 s / (1 + 2 s)."""
+    level = 1 - time_grid(8)
+    torch.testing.assert_close(1 - time_grid(8, 3.0), 3 * level / (1 + 2 * level))
+    x, _, condition = make_inputs(jit, 2)
+    shifted = rti.sample(jit, x, condition, steps=8, shift=3.0)
+    assert torch.equal(shifted, rti.sample(jit, x, condition, times=time_grid(8, 3.0).tolist()))
+    assert not torch.equal(shifted, rti.sample(jit, x, condition, steps=8))
+
+
+SCHEDULERS = ("FlowMatchEulerDiscreteScheduler", "FlowMatchHeunDiscreteScheduler", "UniPCMultistepScheduler")
+SCHEDULERS += ("DPMSolverMultistepScheduler", "DEISMultistepScheduler")
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_flow_schedulers_of_diffusers_take_the_place_of_our_solvers(family, name):
+    """Made as users make them. That of Euler gives our Euler; the others come near where many steps lead."""
+    diffusers = pytest.importorskip("diffusers")
+    pipe = make_pipe(family)
+    picture = draw_with(pipe, "euler", 30, finish="state")
+    near = draw_with(pipe, "multistep", 60)
+    scheduler = getattr(diffusers, name).from_config(pipe.scheduler.config)
+    before = dict(vars(scheduler))
+    pipe.scheduler = scheduler
+    found = draw_with(pipe, None, 30)
+    if name == "FlowMatchEulerDiscreteScheduler":
+        torch.testing.assert_close(draw_with(pipe, None, 30, finish="state"), picture, rtol=0, atol=1e-5)
+    assert (found - near).abs().mean() < 0.1
+    assert torch.equal(found, draw_with(pipe, None, 30))
+    assert {key: str(value) for key, value in vars(scheduler).items()} == {k: str(v) for k, v in before.items()}
+    pipe.scheduler = None
+    assert torch.equal(draw_with(pipe, "euler", 30, finish="state"), picture)
+
+
+def test_a_scheduler_of_another_process_is_refused():
+    diffusers = pytest.importorskip("diffusers")
+    pipe = make_pipe("jit")
+    for scheduler, said in (
+        (diffusers.DDIMScheduler(), "use_flow_sigmas=True"),
+        (diffusers.UniPCMultistepScheduler, "a scheduler of diffusers"),
+        ("euler", "a scheduler of diffusers"),
+    ):
+        with refused(said):
+            pipe.scheduler = scheduler
+
+
+def make_pipe(family: str) -> rti.Pipeline:
+    return rti.Pipeline(make_backbone(family), letters if family == "minit2i" else None)
+
+
+def draw_with(pipe: rti.Pipeline, solver: str | None, steps: int, **options) -> torch.Tensor:
+    what = {"prompt": "a"} if pipe.backbone.conditioned_on == "text" else {"label": 1}
+    how = dict(generator=torch.Generator().manual_seed(0), output_type="pt", progress=False)
+    how |= {"guidance_interval": (0.0, 1.0), "guidance_scale": 1.5}
+    return pipe(**what, num_inference_steps=steps, solver=solver, **how, **options).images

@@ -21,8 +21,9 @@ _PUBLIC = {
     "load": "rti.elastic",
     "Pipeline": "rti.pipeline",
     "adapt": "rti.training.adapt",
-    "euler": "rti.sampling",
-    "heun": "rti.sampling",
+    "euler": "rti.solvers",
+    "heun": "rti.solvers",
+    "multistep": "rti.solvers",
     "sample": "rti.sampling",
     "order": "rti.method.order",
     "merge_tree": "rti.method.merge",
@@ -45,9 +46,10 @@ if TYPE_CHECKING:
     from rti.method.order import order as order
     from rti.pipeline import Pipeline as Pipeline
     from rti.presets import PRESETS as PRESETS
-    from rti.sampling import euler as euler
-    from rti.sampling import heun as heun
     from rti.sampling import sample as sample
+    from rti.solvers import euler as euler
+    from rti.solvers import heun as heun
+    from rti.solvers import multistep as multistep
     from rti.training.adapt import adapt as adapt
 
 

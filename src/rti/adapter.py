@@ -3,6 +3,7 @@
 adapter_config.json, adapter_model.safetensors   the LoRA, in PEFT's layout
 interface.safetensors                            the reduction's own weights (Read and Write)
 rti_config.json                                  the reduction, and which backbone it belongs to
+presets.json                                     where `rti tune` has been: how to draw at which cost
 README.md                                        a model card
 """
 
@@ -22,6 +23,7 @@ from safetensors.torch import save_file
 from rti import __version__
 from rti.backbones.base import Backbone
 from rti.checkpoint import State, read_state, require_match, under
+from rti.dials import FILE as PRESETS
 from rti.errors import InputError
 from rti.files import fetch_repository, in_one_line, is_repository_name, local_path, read_json, write_whole
 from rti.loading import FAMILIES, build
@@ -182,7 +184,7 @@ def adapter_folder(source: str | Path) -> Path | None:
         # The one small file first: a repository of another kind may be large.
         if not (fetch_repository(name, [CONFIG]) / CONFIG).is_file():
             return None
-        return fetch_repository(name, [CONFIG, INTERFACE, LORA, "adapter_config.json"])
+        return fetch_repository(name, [CONFIG, INTERFACE, LORA, "adapter_config.json", PRESETS])
     except InputError:
         return None
 

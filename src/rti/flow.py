@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from rti.errors import check_whole
+from rti.errors import InputError, check_finite, check_whole
 
 MOST_STEPS = 2**20
 
@@ -24,10 +24,28 @@ def velocity(clean: torch.Tensor, x: torch.Tensor, t: torch.Tensor, floor: float
     return (clean - x) / (remaining.view(-1, 1, 1, 1) if remaining.ndim else remaining)
 
 
-def time_grid(steps: int) -> torch.Tensor:
-    """Evenly spaced times from 0 to 1, (steps + 1,) float32."""
+def time_grid(steps: int, shift: float = 1.0) -> torch.Tensor:
+    """Times from 0 to 1, (steps + 1,) float32: evenly spaced, or shifted to where there is more noise, as in SD3."""
     check_whole("steps", steps, MOST_STEPS)
-    return torch.linspace(0.0, 1.0, steps + 1)
+    check_finite("shift", shift, above=0)
+    even = torch.linspace(0.0, 1.0, steps + 1)
+    return even if shift == 1.0 else even / (even + shift * (1 - even))
+
+
+def choose_times(
+    steps: int | None = None, shift: float | None = None, times: Sequence[float] | None = None
+) -> torch.Tensor:
+    """The times of a sampler that was told so many steps, with a shift or without, or the times themselves."""
+    if times is None:
+        return time_grid(steps, 1.0 if shift is None else shift)
+    if (steps is not None and steps != len(times) - 1) or shift is not None:
+        raise InputError(
+            f"times given, and {'a shift' if shift is not None else f'{steps} steps'}; allowed: one of them"
+        )
+    grid = torch.as_tensor(times, dtype=torch.float32).flatten()
+    if len(grid) < 2 or not grid.isfinite().all() or (grid.diff() <= 0).any() or grid[0] != 0 or grid[-1] != 1:
+        raise InputError(f"times {times!r:.80} are not usable; allowed: rising numbers, from 0 to 1")
+    return grid
 
 
 def draw_noise(

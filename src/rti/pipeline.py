@@ -16,15 +16,17 @@ from PIL import Image
 
 from rti.adapter import Stored
 from rti.backbones.base import Backbone, Condition
+from rti.dials import FILE, Dials, Preset, choose, measure_pace, read_presets, usual_presets, within
 from rti.elastic import ElasticModel, attach, load
 from rti.errors import InputError, UnsupportedModelError, check_choice, check_finite, check_switch, check_whole
-from rti.flow import draw_noise, interpolate, time_grid
+from rti.flow import choose_times, draw_noise, interpolate
 from rti.images import fit, to_pil, to_tensor
 from rti.loading import load_backbone, usual_core
 from rti.method.budgets import Budget, Budgets, Schedule, is_dense
 from rti.method.config import RegionConfig
 from rti.precision import check_device, check_dtype
 from rti.sampling import check_callback, sample
+from rti.scheduler import OwnSolver, check_scheduler
 from rti.text.encoder import TextEncoder, load_text_encoder, text_encoder_of
 
 OUTPUT_TYPES = ("pil", "np", "pt")
@@ -52,8 +54,11 @@ class Pipeline:
             )
         if text_encoder is not None and not callable(text_encoder):
             raise InputError(f"text_encoder {text_encoder!r} cannot be called; allowed: a text encoder, or none")
-        self.model, self._text_encoder = model, text_encoder
+        self.model, self._text_encoder, self._scheduler = model, text_encoder, None
         self._text_source: tuple[Any, torch.dtype] | None = None
+        self._presets: dict[str, Preset] | None = None
+        self.adapter_folder: Path | None = None  # that it was loaded from
+        self._pace: float | None = None  # seconds of a dense step here, once they were needed
 
     @classmethod
     def from_pretrained(
@@ -66,6 +71,7 @@ class Pipeline:
         device: str | torch.device = "cpu",
         fuse: bool = True,
         dtype: torch.dtype | None = None,
+        presets: str | Path | None = None,
         **options: Any,
     ) -> Pipeline:
         """From an adapter (a folder or a repository, which knows its backbone), or a backbone with or without one.
@@ -75,7 +81,8 @@ class Pipeline:
 
         `text_encoder` replaces the one the checkpoint names; it is loaded when first needed. With `fuse` the LoRA is
         folded into the weights, which is faster. `dtype` and `torch_dtype` are the two spellings of diffusers for one
-        thing, by default float32. `options` go to `rti.load_backbone`, such as init="random".
+        thing, by default float32. `presets` is a file of `rti tune`, by default the one in the adapter's folder.
+        `options` go to `rti.load_backbone`, such as init="random".
         """
         if "merge" in options:
             warnings.warn("merge= is now fuse=, as in diffusers; the old name goes in 0.3", FutureWarning, stacklevel=2)
@@ -93,11 +100,17 @@ class Pipeline:
             if adapter == UNTRAINED:
                 model = attach(model, RegionConfig(core=usual_core(model), **RegionConfig.untrained_defaults())).eval()
             elif adapter is not None:
-                model = load(adapter, model)
+                stored = Stored.open(adapter)
+                model = load(stored, model)
         if fuse and isinstance(model, ElasticModel):
             model.fuse()
         pipe = cls(model, text_encoder if callable(text_encoder) else None)
         pipe._text_source = (text_encoder_of(pipe.backbone) if text_encoder is None else text_encoder, torch_dtype)
+        if stored is not None:
+            pipe.adapter_folder = stored.path
+        own = None if stored is None or not (stored.path / FILE).is_file() else stored.path / FILE
+        if (file := own if presets is None else presets) is not None:
+            pipe.presets = read_presets(Path(file))
         return pipe
 
     @property
@@ -119,6 +132,30 @@ class Pipeline:
             self._text_encoder = load_text_encoder(source, dtype, self.backbone.device)
         return self._text_encoder
 
+    @property
+    def presets(self) -> dict[str, Preset]:
+        """The usual ones, and those of `rti tune` from the adapter's folder."""
+        text_regions = self.elastic is not None and self.elastic.config.text_regions
+        return usual_presets(self.elastic is not None, text_regions) | (self._presets or {})
+
+    @presets.setter
+    def presets(self, presets: dict[str, Preset] | None) -> None:
+        self._presets = presets
+
+    @property
+    def scheduler(self) -> Any:
+        """Any flow scheduler of diffusers: pipe.scheduler = UniPCMultistepScheduler.from_config(pipe.scheduler.config).
+
+        Until one is set, and after None is, the pipeline has its own solvers.
+        """
+        return OwnSolver() if self._scheduler is None else self._scheduler
+
+    @scheduler.setter
+    def scheduler(self, scheduler: Any) -> None:
+        if scheduler is not None and not isinstance(scheduler, OwnSolver):
+            check_scheduler(scheduler)
+        self._scheduler = None if isinstance(scheduler, OwnSolver) else scheduler
+
     def to(self, *places: Any, device: Any = None, dtype: torch.dtype | None = None) -> Pipeline:
         """Move the model and its text encoder to a device, a dtype, or both, in either order as in diffusers."""
         for place in places:
@@ -128,6 +165,7 @@ class Pipeline:
                 device = place
         check_device(self.backbone.device if device is None else device)
         check_dtype(self.backbone.dtype if dtype is None else dtype)
+        self._pace = None
         encoder = getattr(self._text_encoder, "encoder", self._text_encoder)
         for module in (self.model, encoder):
             if isinstance(module, torch.nn.Module):
@@ -180,6 +218,12 @@ class Pipeline:
         lenient: bool = False,
         progress: bool = True,
         guidance_passes: int | None = None,
+        solver: str | None = None,
+        shift: float | None = None,
+        times: Sequence[float] | None = None,
+        finish: str | None = None,
+        preset: str | None = None,
+        seconds: float | None = None,
     ) -> PipelineOutput:
         """Pictures for prompts (MiniT2I) or labels (JiT); a label may also be given in the prompt's place.
 
@@ -201,6 +245,12 @@ class Pipeline:
                 "latents" (here the picture so far) and "estimate" (the clean picture predicted). A dict it gives back
                 may hold other "latents" to go on with; it may raise to stop.
             return_regions: Also give back the regions of the last step.
+            solver: "euler", "heun" or "multistep"; None for the scheduler that was set, else for the model's own.
+            shift: Above 1, more of the steps are spent on noise, as in SD3.
+            times: The times of the steps themselves, rising from 0 (noise) to 1 (picture); diffusers' sigmas are 1 - t.
+            finish: "estimate" gives the last clean estimate, "state" the solver's last state, as the release does.
+            preset: The name of one of `pipe.presets`; what is given beside it counts more.
+            seconds: The best preset that takes no longer for a picture. They are measured by `rti tune`.
             lenient: Leave words out that the text encoder does not know, with a warning, instead of refusing them.
         """
         check_choice("output_type", output_type, OUTPUT_TYPES)
@@ -213,7 +263,13 @@ class Pipeline:
         if strength is not None and image is None:
             raise InputError(f"strength {strength!r} given without an image to start from; give image= as well")
         check_callback("callback_on_step_end", callback_on_step_end)
-        budgets = Budgets.of(budget, text_budget, guidance_budget, guidance_passes)
+        budget = "dense" if dense and budget is None else budget
+        typed = (num_inference_steps, solver, shift, finish, guidance_interval, guidance_passes, budget, text_budget)
+        dials = Dials(*typed)
+        if preset is not None or seconds is not None:
+            chosen = self.dials(preset, seconds)
+            dials = dials.over(chosen if times is None else replace(chosen, num_inference_steps=None, shift=None))
+        budgets = Budgets.of(dials.budget, dials.text_budget, guidance_budget, dials.guidance_passes)
         if is_dense(budgets.image):
             budgets, dense = replace(budgets, image=None), True
         for name, value in budgets.given().items() if dense else ():
@@ -230,23 +286,27 @@ class Pipeline:
             count = len(condition)
             noise = self._noise(count, generator)
             state, start = noise, 0
-            steps = self.backbone.flow.steps if num_inference_steps is None else num_inference_steps
-            time_grid(steps)
+            own = self.backbone.flow.steps if times is None else None
+            steps = own if dials.num_inference_steps is None else dials.num_inference_steps
+            grid = choose_times(steps, dials.shift, times)
+            steps = len(grid) - 1
             if not dense and self.elastic is not None:
                 budgets = budgets.resolve(steps, self.backbone.patches)  # for all batches at once
             if image is not None:
-                state, start = self._start_from(image, STRENGTH if strength is None else strength, noise, steps)
+                state, start = self._start_from(image, STRENGTH if strength is None else strength, noise, grid)
             parts, regions = [], []
             for first in range(0, count, batch_size or count):
                 batch = slice(first, first + (batch_size or count))
-                watcher = _Watcher(self, state[batch], steps, callback_on_step_end)
+                watcher = _Watcher(self, state[batch], grid, callback_on_step_end)
                 picture = sample(
                     model,
                     watcher.state,
                     condition[batch],
-                    steps=steps,
+                    times=grid,
+                    solver=self._scheduler if dials.solver is None else dials.solver,
+                    finish=dials.finish,
                     guidance_scale=guidance_scale,
-                    guidance_interval=guidance_interval,
+                    guidance_interval=dials.guidance_interval,
                     budget=budgets,
                     start=start,
                     callback=watcher,
@@ -258,6 +318,27 @@ class Pipeline:
                     regions.append(model.regions(*last, budgets.text))
         found = torch.cat(regions) if return_regions else None
         return PipelineOutput(_output(torch.cat(parts), output_type), found)
+
+    def dials(self, preset: str | None = None, seconds: float | None = None) -> Dials:
+        """Those of a preset, by its name or by the seconds that a picture may take here.
+
+        For the seconds a dense step is timed, once.
+        """
+        if preset is not None and seconds is not None:
+            raise InputError(f"preset {preset!r} and seconds {seconds!r} given; allowed: one of them")
+        return choose(self.presets, preset).dials if seconds is None else within(self.presets, seconds, self.pace).dials
+
+    def pace(self) -> float:
+        """Seconds of a dense step of one picture, here and now; measured once."""
+        if self._pace is None:
+            subject = {"prompt": "a"} if self.backbone.conditioned_on == "text" else {"label": 0}
+            how = {"budget": "dense", "solver": "euler", "output_type": "np", "progress": False}
+
+            def draw(steps: int) -> None:
+                self(**subject, num_inference_steps=steps, generator=torch.Generator(), **how)
+
+            self._pace = measure_pace(draw)
+        return self._pace
 
     @torch.no_grad()
     def _condition(self, prompt: Any, label: Any, repeats: int, lenient: bool = False) -> Condition:
@@ -297,10 +378,12 @@ class Pipeline:
         shape = (backbone.channels, *backbone.image_size)
         return draw_noise(shape, generators, backbone.flow.noise_scale, backbone.device)
 
-    def _start_from(self, image: Any, strength: float, noise: torch.Tensor, steps: int) -> tuple[torch.Tensor, int]:
+    def _start_from(
+        self, image: Any, strength: float, noise: torch.Tensor, times: torch.Tensor
+    ) -> tuple[torch.Tensor, int]:
         """The state at the step that leaves `strength` of the trajectory to go."""
         check_finite("strength", strength, above=0, most=1)
-        times = time_grid(steps)
+        steps = len(times) - 1
         if isinstance(image, Image.Image):
             image = to_tensor(fit(image.convert("RGB"), *self.backbone.image_size))
         if not isinstance(image, torch.Tensor):
@@ -319,9 +402,9 @@ class Pipeline:
 class _Watcher:
     """Sees every step: passes it on to the user's callback, and remembers what the last step starts from."""
 
-    def __init__(self, pipeline: Pipeline, state: torch.Tensor, steps: int, callback: Callable | None):
-        self.pipeline, self.state, self.steps, self.callback = pipeline, state, steps, callback
-        self.times = time_grid(steps).tolist()
+    def __init__(self, pipeline: Pipeline, state: torch.Tensor, times: torch.Tensor, callback: Callable | None):
+        self.pipeline, self.state, self.callback = pipeline, state, callback
+        self.times, self.steps = times.tolist(), len(times) - 1
         self.time = self.times[-2]
         self.estimate: torch.Tensor | None = None
 

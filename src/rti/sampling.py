@@ -1,4 +1,4 @@
-"""Sampling: solvers as plain functions, guidance, and the loop that hands each step's estimate to the next.
+"""Sampling: guidance, and the loop that hands each step's estimate to the next. The solvers are in `rti.solvers`.
 
 The state, the velocity and the solver are float32 whatever the weights are.
 """
@@ -6,8 +6,7 @@ The state, the velocity and the solver are float32 whatever the weights are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,36 +23,12 @@ from rti.errors import (
     check_whole,
     is_finite,
 )
-from rti.flow import time_grid, velocity
+from rti.flow import choose_times, velocity
 from rti.method.budgets import Budget, Budgets, Schedule
+from rti.scheduler import check_scheduler, follow
+from rti.solvers import BY_CLEAN_IMAGE, BY_VELOCITY, SOLVERS
 
-Velocity = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # (x, t, step) -> dx/dt
-Callback = Callable[[int, torch.Tensor], torch.Tensor]  # from a step's number and state to the state to go on with
-
-
-def euler(velocity: Velocity, x: torch.Tensor, times: torch.Tensor, callback: Callback | None = None) -> torch.Tensor:
-    """Euler's method from times[0] to times[-1]: one evaluation per step."""
-    for step, (t, t_next) in enumerate(pairwise(times)):
-        x = x + (t_next - t) * velocity(x, t, step)
-        if callback is not None:
-            x = callback(step, x)
-    return x
-
-
-def heun(velocity: Velocity, x: torch.Tensor, times: torch.Tensor, callback: Callback | None = None) -> torch.Tensor:
-    """Heun's method, two evaluations per step; the last step is Euler's, since the velocity at t = 1 is not defined."""
-    last = len(times) - 2
-    for step, (t, t_next) in enumerate(pairwise(times)):
-        slope = velocity(x, t, step)
-        if step < last:
-            slope = (slope + velocity(x + (t_next - t) * slope, t_next, step)) / 2
-        x = x + (t_next - t) * slope
-        if callback is not None:
-            x = callback(step, x)
-    return x
-
-
-SOLVERS = {"euler": euler, "heun": heun}
+FINISHES = ("estimate", "state")
 
 
 def guidance_applies(t: torch.Tensor, interval: torch.Tensor) -> torch.Tensor:
@@ -104,12 +79,14 @@ class GuidedVelocity:
         self.estimate: torch.Tensor | None = None
 
     def __call__(self, x: torch.Tensor, t: torch.Tensor, step: int) -> torch.Tensor:
-        t = t.to(x.device)
-        self.estimate = clean = self.clean(x, t, step)
-        return velocity(clean, x, t, self.flow.time_floor)
+        return velocity(self.clean(x, t, step), x, t.to(x.device), self.flow.time_floor)
 
     def clean(self, x: torch.Tensor, t: torch.Tensor, step: int) -> torch.Tensor:
-        """The clean image predicted at time t, guided where guidance applies."""
+        """The clean image predicted at time t, guided where guidance applies. It is the next one's estimate."""
+        self.estimate = self._clean(x, t.to(x.device), step)
+        return self.estimate
+
+    def _clean(self, x: torch.Tensor, t: torch.Tensor, step: int) -> torch.Tensor:
         budget = None if self.budgets is None else self.budgets.image[step]
         if not self.guides(t):
             return self.model(x, t, self.condition, budget=budget, estimate=self.estimate)
@@ -134,11 +111,14 @@ def sample(
     budget: Schedule | Budgets = None,
     guidance_budget: None = None,
     text_budget: Budget = None,
-    solver: str | None = None,
+    solver: str | Any = None,
     start: int = 0,
     callback: Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor | None] | None = None,
     progress: bool = False,
     guidance_passes: int | None = None,
+    shift: float | None = None,
+    times: Sequence[float] | None = None,
+    finish: str | None = None,
 ) -> torch.Tensor:
     """Sample images from noise of the family's scale: (B, C, H, W) -> (B, C, H, W) float32, not clamped.
 
@@ -148,6 +128,11 @@ def sample(
     then the state at that step. `callback(step, state, estimate)` is called after each step; it may give back another
     state to go on with, or raise to stop. `guidance_passes` is 1 or 2 a guided evaluation: by default one where the
     adapter was made for it and for this scale.
+
+    `solver` is "euler", "heun", "multistep", or a flow scheduler of diffusers. The steps are even in time; a `shift`
+    above 1 spends more of them on noise, as in SD3; or give the `times` themselves, from 0 to 1. The picture is the
+    last clean estimate; finish="state" gives the solver's last state, as the release does, which keeps some noise where
+    a step is shorter than a twentieth.
     """
     backbone = getattr(model, "backbone", model)
     flow = getattr(backbone, "flow", None)
@@ -159,8 +144,13 @@ def sample(
     check_switch("progress", progress)
     check_callback("callback", callback)
     solver = flow.sampler if solver is None else solver
-    check_choice("solver", solver, SOLVERS)
-    times = time_grid(flow.steps if steps is None else steps)
+    if isinstance(solver, str):
+        check_choice("solver", solver, SOLVERS)
+    else:
+        check_scheduler(solver)
+    finish = "estimate" if finish is None else finish
+    check_choice("finish", finish, FINISHES)
+    times = choose_times(flow.steps if steps is None and times is None else steps, shift, times)
     count = len(times) - 1
     check_whole("start", start, count - 1, least=0)
     budgets = Budgets.of(budget, text_budget, guidance_budget, guidance_passes)
@@ -171,7 +161,7 @@ def sample(
     scale = flow.guidance_scale if guidance_scale is None else guidance_scale
     interval = flow.guidance_interval if guidance_interval is None else guidance_interval
     check_finite("guidance scale", scale)
-    _check_interval(interval)
+    check_interval(interval)
     if budgets.passes == 1 and scale != 1.0:
         _check_guides_itself(model, float(scale))
     guided = GuidedVelocity(model, condition, flow, float(scale), interval, None if backbone is model else budgets)
@@ -180,10 +170,16 @@ def sample(
 
         def after_step(step: int, x: torch.Tensor) -> torch.Tensor:
             bar.update()
+            if finish == "estimate" and start + step == count - 1:
+                x = guided.estimate
             changed = None if callback is None else callback(start + step, x, guided.estimate)
             return x if changed is None else _same_kind(changed, x)
 
-        return SOLVERS[solver](guided, noise.float(), times[start:], after_step)
+        if not isinstance(solver, str):
+            return follow(solver, guided, noise.float(), times[start:], after_step)
+        if solver in BY_CLEAN_IMAGE:
+            return BY_CLEAN_IMAGE[solver](guided.clean, noise.float(), times[start:], after_step)
+        return BY_VELOCITY[solver](guided, noise.float(), times[start:], after_step)
 
 
 def _same_kind(state: Any, before: torch.Tensor) -> torch.Tensor:
@@ -206,7 +202,7 @@ def _check_guides_itself(model: nn.Module, scale: float) -> None:
         raise InputError(f"guidance_passes 1, but this model does not guide itself at {scale:g}: {can}; allowed: 2")
 
 
-def _check_interval(interval: Any) -> None:
+def check_interval(interval: Any) -> None:
     two = isinstance(interval, (tuple, list)) and len(interval) == 2
     if not two or not all(is_finite(end) or end == math.inf for end in interval) or not 0 <= interval[0] < interval[1]:
         raise InputError(f"guidance interval {interval!r} is not usable; allowed: (from, to) with 0 <= from < to")

@@ -26,6 +26,7 @@ from rti.cli.sample import sample
 from rti.cli.score import scores
 from rti.cli.study import study
 from rti.cli.train import SettingsCommand, adapt, pretrain, train
+from rti.cli.tune import tune
 from rti.cli.web import web
 from rti.errors import InputError
 
@@ -40,7 +41,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Region tokens for pixel-space diffusion transformers: one checkpoint, every compute budget.",
 )
-for command in (web, sample, regions, info, bench, study, generate, compare):
+for command in (web, sample, regions, info, bench, tune, study, generate, compare):
     app.command()(command)
 for command in (adapt, train, pretrain):
     app.command(cls=SettingsCommand)(command)

@@ -16,6 +16,7 @@ from rti.shipped import shipped
 
 if TYPE_CHECKING:
     from rti.backbones import Backbone
+    from rti.dials import Preset
     from rti.elastic import ElasticModel
     from rti.pipeline import Pipeline
 
@@ -38,8 +39,13 @@ def bench(
     init: str = typer.Option(None, help="'random': random weights instead of a checkpoint; times do not mind."),
     batch: int = number_option(1, help="Pictures at a time; guidance doubles them."),
     steps: int = steps_option(None, help="Time whole pictures of so many steps. Default: one guided forward pass."),
+    pictures: bool = typer.Option(
+        False, "--pictures", help="Time whole pictures: as the model was released, dense, and by each preset."
+    ),
     guidance: float = GUIDANCE,
-    passes: int = number_option(3, help="How often each row is timed, in turn with all others; the median counts."),
+    passes: int = number_option(
+        None, help="How often each row is timed, in turn with all others; the median counts. [default: 3; pictures: 1]"
+    ),
     warmup: int = number_option(1, help="Passes before those.", least=0),
     threads: int = number_option(None, help="Threads on a CPU. Default: torch's own choice.", most=1024),
     plot: Path = typer.Option(None, help="Draw measured and analytic cost against the budget into this file."),
@@ -53,14 +59,25 @@ def bench(
     For example, at true size without any download:
 
     rti bench minit2i-b16 --init random --budgets 512,256,128,64
+
+    --pictures times end to end, and holds each picture against the product of
+    its parts: evaluations times the seconds of one, timed beside it. The
+    released way is all of its steps with attention written out. That takes
+    minutes a picture on a CPU:
+
+    rti bench minit2i-b16 --init random --pictures
     """
     import torch
 
     from rti.images import check_output
     from rti.lab.bench.benchmark import run_benchmark, twin
+    from rti.lab.bench.pictures import time_pictures
     from rti.loading import usual_core
     from rti.method.budgets import parse_budget, parse_budgets
 
+    if pictures:
+        of_passes = {"--budgets": budgets, "--text-budget": text_budget, "--reductions": reductions, "--set": setting}
+        _refuse_beside_pictures(of_passes | {"--steps": steps, "--plot": plot})
     if plot is not None:
         check_output(plot)
     if threads is not None:
@@ -71,25 +88,45 @@ def bench(
     options = {"--reductions": reductions, "--set": setting, "--core": span(core)}
     ships = runtime.adapter is None and shipped(model) is not None
     usual = usual_core(pipe.backbone)
-    dense, models = _models(pipe, model, ships, options, usual, any(text is not None for text in texts))
+    presets = _presets(pipe) if pictures else {}
+    texts_cut = [*texts, *(one.dials.text_budget for one in presets.values())]
+    dense, models = _models(pipe, model, ships, options, usual, any(text is not None for text in texts_cut))
     plain = twin(dense) if runtime.compile else None
     for module in (dense, *(one.backbone for one in models.values())) if runtime.compile else ():
         module.compile_repeated_blocks()
-    trained = ",".join(map(str, preset.budgets)) if preset and pipe.elastic is None else BUDGETS
-    wanted = parse_budgets(budgets or trained)
     guidance = dense.flow.guidance_scale if guidance is None else guidance
-    how = dict(batch=batch, steps=steps, guidance=guidance)
-    more = dict(passes=passes, warmup=warmup, plain=plain)
-    rows = run_benchmark(dense, models, wanted, texts, **how, **more)
+    passes = passes or (1 if pictures else 3)
+    how, more = dict(batch=batch, guidance=guidance), dict(passes=passes, warmup=warmup, plain=plain)
+    if pictures:
+        rows = time_pictures(dense, next(iter(models.values())), presets, **how, **more)
+    else:
+        trained = ",".join(map(str, preset.budgets)) if preset and pipe.elastic is None else BUDGETS
+        how |= dict(steps=steps)
+        rows = run_benchmark(dense, models, parse_budgets(budgets or trained), texts, **how, **more)
     values = {"benchmark": model} | how
     values |= dict(dtype=runtime.dtype, device=str(dense.device), threads=torch.get_num_threads())
     values |= dict(compile=runtime.compile, passes=passes, torch=torch.__version__, rows=rows)
-    _show(values)
+    (_show_pictures if pictures else _show)(values)
     if plot is not None:
         from rti.lab.plots import cost_figure
 
         say(cost_figure(values, plot))
     return values
+
+
+def _refuse_beside_pictures(options: dict[str, Any]) -> None:
+    if given := next((name for name, value in options.items() if value), None):
+        allowed = "--batch, --guidance, --passes, --warmup, --threads, --core, --compile"
+        raise InputError(
+            f"{given} given with --pictures, whose settings are the presets'; allowed beside it: {allowed}"
+        )
+
+
+def _presets(pipe: Pipeline) -> dict[str, Preset]:
+    """Those of the model; without an adapter it is timed with text regions, where it reads a text."""
+    from rti.dials import usual_presets
+
+    return usual_presets(True, pipe.backbone.conditioned_on == "text") if pipe.elastic is None else pipe.presets
 
 
 def _models(
@@ -134,10 +171,7 @@ def _show(values: dict[str, Any]) -> None:
         memory = [f"{row['peak_memory_gigabytes']:.2f}"] if row["peak_memory_gigabytes"] else []  # of a GPU
         numbers = [row["text_budget"] or "full", row["seconds"], row["images_per_second"], *speeds]
         cells.append([names[-1], *numbers, f"{100 * row['efficiency']:.0f} %", *memory])
-    what = f"{values['steps']} steps" if values["steps"] else "one guided forward pass"
-    how = f"{values['threads']} threads, median of {values['passes']}"
-    how += ", compiled" if values["compile"] else ""
-    title = f"{values['benchmark']}: {what}, batch {values['batch']}, {values['dtype']}, {values['device']}, {how}"
+    title = _title(values, f"{values['steps']} steps" if values["steps"] else "one guided forward pass")
     heads = ("budget", "text", "seconds", "images/s", "faster", "analytic", "of it", "peak GB")
     show_table(title, heads[: len(cells[0])], cells)
 
@@ -149,3 +183,21 @@ def _show(values: dict[str, Any]) -> None:
         shares += [[part, *cells]] if any(cells) else []
     columns = ("", *(name for name, _ in timed))
     show_table("Where the time goes, % of a run (interface: all around the core)", columns, shares)
+
+
+def _show_pictures(values: dict[str, Any]) -> None:
+    cells = []
+    for row in values["rows"]:
+        asked = row["evaluations"]
+        settings = f"{row['steps']} {row['solver']}", row["budget"], row["text_budget"] or "full"
+        guided = f"{asked.get('guided', 0)}/{sum(asked.values())}"
+        numbers = row["seconds"], f"{row['speedup']:.2f}x", f"{row['of_parts']:.2f}"
+        cells.append([row["setting"], *settings, guided, *numbers])
+    heads = ("", "steps", "budget", "text", "guided", "seconds", "faster", "of parts")
+    show_table(_title(values, "whole pictures"), heads, cells)
+
+
+def _title(values: dict[str, Any], what: str) -> str:
+    how = f"{values['threads']} threads, median of {values['passes']}"
+    how += ", compiled" if values["compile"] else ""
+    return f"{values['benchmark']}: {what}, batch {values['batch']}, {values['dtype']}, {values['device']}, {how}"

@@ -61,10 +61,10 @@ def _show_scores(runs: list[Run]) -> None:
         line = [_name(run, runs[0]), str(run["patches"] if run["budget"] == "dense" else run["budget"])]
         line += [f"{speed:.2f}" if speed else "", f"{speed / base:.2f}x" if speed and base else ""]
         line += [f"{100 * some[task]:.1f}" if task in some else "" for task in tasks]
-        for metric, (_, _, scale, digits, _) in there.items():
+        for metric, (_, _, scale, digits, _, near) in there.items():
             score, change = run["scores"].get(metric), run["differences"].get(metric) or {}
             text = f"{scale * score['score']:.{digits}f}" if score else ""
-            if interval := change.get("interval"):
+            if interval := (score or {}).get("interval") if near else change.get("interval"):
                 text += f" ±{scale * (interval[1] - interval[0]) / 2:.{digits}f}"
             line.append(text)
         lines.append(line)
@@ -86,7 +86,7 @@ def _show_differences(runs: list[Run]) -> None:
     lines = []
     for run in runs:
         for metric, change in run["differences"].items():
-            name, _, scale, digits, paired = METRICS[metric]
+            name, _, scale, digits, paired, _ = METRICS[metric]
             value, *interval = (
                 f"{scale * one:+.{digits + (scale == 1)}f}" for one in (change["value"], *(change["interval"] or ()))
             )

@@ -89,13 +89,15 @@ def _show(values: dict[str, Any]) -> None:
         if (change := row.get("difference_to_dense")) is not None:
             interval = [100 * side for side in change["interval"] or ()]
             between = "{:+.1f} to {:+.1f}".format(*interval) if interval else "none: no two differ"
-            changes.append((str(row["budget"]), f"{100 * change['overall']:+.1f}", between))
+            near = [f"{row['fidelity'][name]['score']:.{digits}f}" for name, digits in (("psnr", 2), ("ssim", 3))]
+            changes.append((str(row["budget"]), f"{100 * change['overall']:+.1f}", between, *near))
     title = "SceneEval of {model}: % right and 95 % interval\n"
     title += "{images} pictures a row ({split}), seed {seed}, {steps} steps, guidance {guidance}"
     columns = ["budget", "overall", *(task.replace("_", "\n") for task in values["tasks"])]
     show_table(title.format(**values), columns, rows)
     if changes:
-        show_table("Overall minus dense, paired", ("budget", "points", "95 % interval"), changes)
+        heads = ("budget", "points", "95 % interval", "PSNR to dense, dB", "SSIM")
+        show_table("Overall minus dense, paired; and how near the pictures are to it", heads, changes)
 
 
 @evaluations.command()

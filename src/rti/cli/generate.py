@@ -25,8 +25,9 @@ class Drawing(Sampling):
     batch: int = number_option(16, help="Pictures at a time on each process; it does not change them.")
 
     def settings(self) -> dict[str, Any]:
-        own = dict(steps=self.steps, guidance=self.guidance, guidance_passes=self.guidance_passes)
-        return own | {"text_budget": parse_budget(self.text_budget)}
+        dials = vars(self.dials()).copy()
+        del dials["budget"]
+        return {"steps": dials.pop("num_inference_steps"), "guidance": self.guidance} | dials
 
 
 @command

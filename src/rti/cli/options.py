@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
-from rti.cli.output import show_json
+from rti.cli.output import numbers, show_json
+from rti.dials import Dials
 from rti.errors import check_finite, check_whole
-from rti.method.budgets import Budget, parse_budgets
+from rti.method.budgets import Budget, parse_budget, parse_budgets
 from rti.presets import PRESETS
 from rti.shipped import SHIPPED
 
@@ -118,6 +119,22 @@ class Sampling:
     guidance_passes: int = number_option(
         None, most=2, help="Passes of a guided step, 1 or 2. Default: 1 where the adapter guides itself, else 2."
     )
+    solver: str = typer.Option(None, help="euler, heun or multistep. Default: the model's own.")
+    shift: float = typer.Option(None, help="Above 1, more of the steps are spent on noise. Default: 1, even steps.")
+    finish: str = typer.Option(
+        None, help="The picture: the last clean estimate, or the solver's last state, as released. [default: estimate]"
+    )
+
+    guidance_interval: str = typer.Option(
+        None,
+        help="Times between which steps are guided, such as 0,0.8; others cost half. Default: the model's.",
+    )
+
+    def dials(self) -> Dials:
+        """What was turned."""
+        interval, text = numbers(self.guidance_interval, "guidance interval"), parse_budget(self.text_budget)
+        solving = (self.steps, self.solver, self.shift, self.finish, interval, self.guidance_passes)
+        return Dials(*solving, text_budget=text)
 
 
 def command(function: Callable[..., Any], more: Iterable[inspect.Parameter] = ()) -> Callable[..., None]:

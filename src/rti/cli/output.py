@@ -88,11 +88,16 @@ def counted(count: int, what: str) -> str:
 
 
 def whole_numbers(text: str, what: str) -> list[int]:
-    """Numbers as typed, separated by commas."""
+    return list(numbers(text, what, int))
+
+
+def numbers(text: str | None, what: str, kind: type = float) -> tuple[Any, ...] | None:
+    """Numbers as typed, separated by commas; None where nothing was."""
     try:
-        return [int(part) for part in text.split(",")]
+        return None if text is None else tuple(kind(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"{what} {text!r} is not usable; allowed: whole numbers separated by commas") from None
+        allowed = "whole numbers" if kind is int else "numbers"
+        raise InputError(f"{what} {text!r} is not usable; allowed: {allowed} separated by commas") from None
 
 
 def span(text: str | None) -> tuple[int, int] | None:

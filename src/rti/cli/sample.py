@@ -6,7 +6,6 @@ import itertools
 import os
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import typer
 
 from rti.cli.options import MODEL_HELP, Runtime, Sampling, budget_option, command, seed_option, usual_budgets
 from rti.cli.output import counted, say, show_table, span, whole_numbers
+from rti.dials import Dials, read_presets
 from rti.errors import InputError
 from rti.method.config import CUT_NAMES, CUT_SOURCES
 from rti.shipped import DEFAULT
@@ -33,6 +33,11 @@ def sample(
     budget: str = budget_option(
         None, help="Budgets, one row each: dense,512,0.25. Default: dense, and 0.25 with an adapter, 0.75 untrained."
     ),
+    preset: str = typer.Option(
+        None, help="Presets in the place of budgets, one row each: careful,balanced,fast, or those of rti tune."
+    ),
+    presets: Path = typer.Option(None, help="A file of rti tune. Default: that in the adapter's folder."),
+    seconds: float = typer.Option(None, help="Or the best preset that takes no longer for a picture, after rti tune."),
     seed: int = seed_option(
         0, help="Seed of the first picture; the next prompt has the next seed, every row the same."
     ),
@@ -70,7 +75,7 @@ def sample(
     from rti.images import check_output, contact_sheet, draw_regions, enlarge, save_image
     from rti.lab.scenes.classes import subject_names
     from rti.loading import usual_core
-    from rti.method.budgets import Budgets, parse_budget, resolve_budget
+    from rti.method.budgets import parse_budget, resolve_budget
     from rti.method.config import RegionConfig
     from rti.pipeline import UNTRAINED
 
@@ -80,6 +85,8 @@ def sample(
         raise InputError(f"--adapter {runtime.adapter} and --untrained given; allowed: one of them")
     fresh = untrained or runtime.adapter == UNTRAINED
     pipe = (replace(runtime, adapter=UNTRAINED) if fresh else runtime).load(model, init)
+    if presets is not None:
+        pipe.presets = read_presets(presets)
     patches, grid = pipe.backbone.patches, pipe.backbone.grid
     if fresh:
         backbone, text = pipe.elastic.detach(), sampling.text_budget is not None
@@ -87,37 +94,48 @@ def sample(
         typed = {"core": where, "cuts": cuts, "cuts_from": cuts_from, "text_regions": text}
         pipe.model = attach(backbone, RegionConfig(**RegionConfig.untrained_defaults() | typed))
 
-    rows = usual_budgets(budget or ("dense,0.75" if fresh else None), pipe)
-    rows = [None if row is None else resolve_budget(row, patches) for row in rows]
+    asked = whole_numbers(labels, "labels") if labels else list(prompts)
+    names, subject = subject_names(pipe.backbone, asked), "label" if labels else "prompt"
+    if preset is None and seconds is None:
+        rows = usual_budgets(budget or ("dense,0.75" if fresh else None), pipe)
+        rows = [None if row is None else resolve_budget(row, patches) for row in rows]
+        drawn = [("dense" if row is None else f"R = {row}", Dials(budget=row)) for row in rows]
+    elif budget is not None:
+        raise InputError(f"--budget {budget} given, and a preset, which has one; allowed: one of them")
+    elif preset is not None and seconds is not None:
+        raise InputError("--preset and --seconds given; allowed: one of them")
+    elif preset is not None:
+        drawn = [(name, pipe.dials(name)) for name in preset.split(",")]
+    else:
+        drawn = [(f"{seconds:g} s", pipe.dials(seconds=seconds))]
+    rows = [None if dials.budget is None else resolve_budget(dials.budget, patches) for _, dials in drawn]
     if pipe.elastic is None and any(rows):
-        raise InputError(
-            f"budget {budget!r} needs an adapter; give --adapter FOLDER, or --untrained to see one at work"
-        )
+        given = "a preset with regions" if budget is None else f"budget {budget!r}"
+        raise InputError(f"{given} needs an adapter; give --adapter FOLDER, or --untrained to see one at work")
     shown = None if regions_of is None else resolve_budget(parse_budget(regions_of), patches)
     if shown not in {*rows, None}:
         raise InputError(f"--regions-of {regions_of} is none of the budgets that are drawn; allowed: one of --budget")
-    asked = whole_numbers(labels, "labels") if labels else list(prompts)
-    names = subject_names(pipe.backbone, asked)
 
     every_patch = torch.arange(patches).expand(len(names), -1)
-    titles = ["dense" if row is None else f"R = {row}" for row in rows]
-    report, pictures, beside, overlays = [], [], [], []
-    budgets_of = partial(Budgets, text=parse_budget(sampling.text_budget), passes=sampling.guidance_passes)
-    for row, title in zip(rows, titles, strict=True):
+    report, pictures, beside, overlays, titles = [], [], [], [], [title for title, _ in drawn]
+    for row, (title, dials) in zip(rows, drawn, strict=True):
+        typed = sampling.dials()
+        if row is None:  # the frozen backbone has none
+            typed = replace(typed, text_budget=None, guidance_passes=None)
         below = row is not None and row == shown
         with pipe.drawing(row is None) as drawing:
             started = time.perf_counter()
             result = drawing(
-                **{"label" if labels else "prompt": asked},
-                budget=Budgets() if row is None else budgets_of(row),
-                num_inference_steps=sampling.steps,
+                **{subject: asked},
+                **typed.over(dials).given(),
                 guidance_scale=sampling.guidance,
                 generator=[torch.Generator().manual_seed(seed + index) for index in range(len(names))],
                 return_regions=below or (regions and row is not None),
                 lenient=lenient,
             )
-            seconds = round(time.perf_counter() - started, 3)
-        report.append({"budget": "dense" if row is None else row, "seconds": seconds})
+            took = round(time.perf_counter() - started, 3)
+        how = {"preset": title} if dials.solver is not None else {}
+        report.append(how | {"budget": "dense" if row is None else row, "seconds": took})
         pictures.append([enlarge(picture, 192) for picture in result.images])  # room for the labels
         beside.append(title)
         if regions or below:
@@ -135,7 +153,7 @@ def sample(
         values["regions"] = str(second)
         where = f"{where} and {second}"
     title = f"{where}: {counted(len(names), 'picture')} a row"
-    show_table(title, ("budget", "seconds"), [[*entry.values()] for entry in report])
+    show_table(title, [*report[0]], [[*entry.values()] for entry in report])
     if fresh:
         say(WHAT_TO_EXPECT)
     return values | {"rows": report}

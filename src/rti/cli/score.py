@@ -123,5 +123,35 @@ def _command(metric: str, text: str, options: dict[str, Any]) -> Callable[..., d
     return score
 
 
+@scores.command()
+@command
+def fidelity(
+    reference: Path = typer.Argument(help="The pictures to be near to, such as dense ones: a folder of rti generate."),
+    folder: Path = typer.Argument(help="Those of the same prompts and seeds, drawn in another way."),
+    batch: int = number_option(16, help="Pictures at a time."),
+    device: str = typer.Option("auto", help=DEVICE_HELP),
+) -> dict[str, Any]:
+    """How near pictures are to those of the same noise drawn with care: PSNR and SSIM, LPIPS where it is installed.
+
+    It tells settings apart where all pictures are right: fewer steps, fewer regions, another solver.
+    For example: rti score fidelity runs/dense runs/r64
+    """
+    from rti.lab.pictures.scorers.fidelity import score_fidelity
+    from rti.lab.pictures.scorers.results import METRICS
+    from rti.precision import place
+
+    rows, values = [], {"reference": str(reference), "folder": str(folder)}
+    for score in score_fidelity(reference, folder, batch, place(device)[0]):
+        score.write(folder)
+        name, digits = METRICS[score.metric].name, METRICS[score.metric].digits
+        between = " to ".join(f"{side:.{digits}f}" for side in score.summary["interval"] or ())
+        rows.append([name, f"{score.summary['score']:.{digits}f}", between])
+        values[score.metric] = score.summary
+    title = f"{folder} against {reference}: {score.summary['pictures']} pictures"
+    show_table(title, ("", "mean", "95 % interval"), rows)
+    say(folder / "scores")
+    return values
+
+
 for _metric, _row in MEASURES.items():
     scores.command(_metric)(command(_command(_metric, *_row)))

@@ -106,6 +106,21 @@ def save_both(figure: Figure, path: Path) -> list[Path]:
         return [save(figure, path.with_suffix(".png")), save(figure, path.with_suffix(".svg"), metadata={"Date": None})]
 
 
+def tuning_figure(rows: Sequence[dict[str, Any]], named: dict[str, Any], by: str, path: Path) -> Path:
+    """The score of what `rti tune` tried against the seconds of a picture, with the presets by name."""
+    (one,) = panels(1, 6.0, 4.0)
+    one.plot([row["seconds"] for row in rows], [row["score"] for row in rows], ".", color=GREY, alpha=0.5)
+    for row in rows:
+        names = [name for name, trial in named.items() if trial.dials.given() == row["dials"]]
+        if names:
+            one.plot(row["seconds"], row["score"], "o", color=COLOURS[0])
+            look = dict(textcoords="offset points", ha="right", fontsize=8, color=COLOURS[0])
+            one.annotate(", ".join(names), (row["seconds"], row["score"]), (-5, 4), **look)
+    log_axis(one.xaxis, [row["seconds"] for row in rows], 1.3)
+    one.set(xlabel="seconds of a picture", ylabel=by)
+    return save(one.figure, path)
+
+
 def cost_figure(values: dict[str, Any], path: Path) -> Path:
     """Measured and analytic cost of a forward pass against the budget, in percent of dense, as in the paper."""
     (one,), lines = panels(1, 6.0, 4.0), {}

@@ -24,7 +24,8 @@ from rti.errors import check_whole
 from rti.flow import draw_noise, time_grid
 from rti.lab.bench.stopwatch import clock, parts_of, peak_memory
 from rti.method.budgets import Budget, Budgets, resolve_budget
-from rti.sampling import SOLVERS, GuidedVelocity, sample
+from rti.sampling import GuidedVelocity, sample
+from rti.solvers import SOLVERS
 
 TIME = 0.5  # of the forward pass that is measured; guidance applies there in both families
 PLAIN = "dense as loaded"  # the name of another row of dense
@@ -102,41 +103,40 @@ def run_benchmark(
     for (name, model), text, number in itertools.product(models.items(), dict.fromkeys(text_budgets), numbers):
         rows += [Row(name, number, text, count, model) for count in ((2, 1) if model.guides_itself(scale) else (2,))]
 
-    generators = [torch.Generator().manual_seed(number) for number in range(batch)]
-    shape, device = (dense.channels, *dense.image_size), dense.device
-    inputs = draw_noise(shape, generators, dense.flow.noise_scale, device), random_condition(dense, batch)
+    inputs, device = random_inputs(dense, batch), dense.device
     for row in rows:
         row.flops = _flops(dense, row) * row.guidance_passes / 2
         budgets = Budgets(row.budget, text=row.text_budget, passes=row.guidance_passes)
         if steps is None:
-            row.work = _forward(row.model, budgets, *inputs, scale)
+            row.work = forward_pass(row.model, budgets, *inputs, scale)
         else:  # a whole picture, from the text encoder's states to the last step
             row.work = partial(sample, row.model, *inputs, steps=steps, guidance_scale=scale, budget=budgets)
     with tqdm(total=(warmup + passes) * len(rows), desc="measuring", unit="run", disable=not progress) as bar:
         for turn in range(warmup + passes):
             for row in random.Random(turn).sample(rows, len(rows)):  # no row always comes after the same one
-                seconds = _time(row.work, device)
+                seconds = time_of(row.work, device)
                 row.times += [seconds] if turn >= warmup else []
                 bar.update()
     for row in rows:
         row.memory = peak_memory(row.work, device)
         with parts_of(row.model) as parts:
-            parts["run"] = _time(row.work, device)
+            parts["run"] = time_of(row.work, device)
         text = {} if row.text_budget is None else {"text_budget": row.text_budget}
         prepare = partial(torch.no_grad()(row.model.prepare), inputs[1], **text)
-        row.parts = parts | {"text, once a prompt": _time(prepare, device)}
+        row.parts = parts | {"text, once a prompt": time_of(prepare, device)}
     return as_rows(rows, batch, 1 / _evaluations(dense.flow) if steps is None else 1.0)
 
 
 @torch.no_grad()
-def _forward(model: Any, budgets: Budgets, noise: torch.Tensor, condition: Condition, scale: float) -> Work:
-    """One guided forward pass at the middle of the way. The text is prepared beforehand, as a sampler does.
+def forward_pass(model: Any, budgets: Budgets, noise: torch.Tensor, condition: Condition, scale: float) -> Work:
+    """One forward pass at the middle of the way, guided unless the scale is 1. The text is prepared beforehand, as a
+    sampler does.
 
     Where regions are cut from an estimate, it is the model's own clean picture, as a sampler would hand it on.
     """
     backbone, t = getattr(model, "backbone", model), torch.tensor(TIME, device=noise.device)
     resolved = None if budgets.image is None else budgets.resolve(1, backbone.patches)
-    guided = GuidedVelocity(model, condition, backbone.flow, scale, backbone.flow.guidance_interval, resolved)
+    guided = GuidedVelocity(model, condition, backbone.flow, scale, (0.0, 1.0), resolved)
     guided.estimate = guided.clean(noise, t, 0)
     return torch.no_grad()(partial(guided.clean, noise, t, 0))
 
@@ -150,15 +150,28 @@ def _flops(dense: Backbone, row: Row) -> float:
 
 def _evaluations(flow: FlowSettings) -> int:
     """How often the sampler asks the model for a whole picture."""
-    asked: list[int] = []
-    SOLVERS[flow.sampler](lambda x, t, step: asked.append(step) or x, torch.zeros(()), time_grid(flow.steps))
-    return len(asked)
+    return len(times_asked(flow.sampler, time_grid(flow.steps)))
 
 
-def _time(work: Work, device: torch.device) -> float:
+def times_asked(solver: str, times: torch.Tensor) -> list[torch.Tensor]:
+    """The times at which a solver asks the model on its way."""
+    asked: list[torch.Tensor] = []
+    SOLVERS[solver](lambda x, t, step: asked.append(t) or x, torch.zeros(()), times)
+    return asked
+
+
+def time_of(work: Work, device: torch.device) -> float:
     started = clock(device)
     work()
     return clock(device) - started
+
+
+def random_inputs(backbone: Backbone, batch: int) -> tuple[torch.Tensor, Condition]:
+    """Noise, and something to condition on."""
+    generators = [torch.Generator().manual_seed(number) for number in range(batch)]
+    shape = (backbone.channels, *backbone.image_size)
+    noise = draw_noise(shape, generators, backbone.flow.noise_scale, backbone.device)
+    return noise, random_condition(backbone, batch)
 
 
 def random_condition(backbone: Backbone, batch: int) -> Condition:

@@ -16,6 +16,7 @@ from rti.lab.pictures.compare import paired_summary
 from rti.lab.pictures.folder import PictureFolder, batches
 from rti.lab.pictures.generation import Generation, GenerationSettings, Shard
 from rti.lab.pictures.prompts import scene_prompts
+from rti.lab.pictures.scorers.fidelity import score_fidelity
 from rti.lab.pictures.scorers.geneval import GenEvalScorer, SceneDetector
 from rti.lab.pictures.scorers.results import Score, score_folder
 from rti.lab.scenes import CLASSES, TASKS
@@ -72,15 +73,19 @@ def evaluate_scenes(
             wanted = GenerationSettings(None if dense else budget, seed=seed, **given)
             generations[name] = Generation(pipe, prompts, Path(place) / str(name), wanted, names)
         results = {name: _evaluate(name, one, split, batch, progress) for name, one in generations.items()}
-    for name, result in results.items():
-        if "dense" in results and name != "dense":
-            change = paired_summary(result.folder, result.score, results["dense"].score)
-            result.row["difference_to_dense"] = {
-                "overall": change.overall,
-                "interval": change.interval,
-                "tasks": change.means,
-                "task_intervals": change.intervals,
-            }
+        for name, result in results.items():
+            if "dense" in results and name != "dense":
+                change = paired_summary(result.folder, result.score, results["dense"].score)
+                result.row["difference_to_dense"] = {
+                    "overall": change.overall,
+                    "interval": change.interval,
+                    "tasks": change.means,
+                    "task_intervals": change.intervals,
+                }
+                near = score_fidelity(results["dense"].folder.path, result.folder.path, progress=False)
+                result.row["fidelity"] = {one.metric: one.summary for one in near}
+                for one in near:
+                    one.write(result.folder.path)
     return list(results.values())
 
 
@@ -90,7 +95,8 @@ def _evaluate(name: int | str, generation: Generation, split: str, batch: int, p
     scorer = GenEvalScorer(SceneDetector())
     score = score_folder(folder, "geneval", scorer, {"detector": "scenes"}, by_group=True, progress=False)
     score.write(folder.path)
-    how = {key: manifest[key] for key in ("seed", "steps", "guidance", "guidance_passes", "text_budget", "dtype")}
+    names = ("seed", "steps", "guidance", "guidance_passes", "guidance_interval", "solver", "shift", "finish")
+    how = {name: manifest.get(name) for name in (*names, "text_budget", "dtype")}
     how |= {"split": split, "model": manifest["weights"]}
     row = {"budget": name} | {ours: score.summary[its] for ours, its in _SUMMARY.items()}
     row["seconds"] = round(sum(seconds for _, seconds in batches(folder.path)), 3)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rti.errors import InputError
 from rti.lab.intervals import Summary, stratified_summary
-from rti.lab.pictures.folder import MANIFEST, PictureFolder, images_per_second, manifest_differences
+from rti.lab.pictures.folder import MANIFEST, PictureFolder, check_pair, images_per_second, manifest_differences
 from rti.lab.pictures.scorers.results import METRICS, Score, means_of_groups, prompt_means, score_path, strata
 
 Run = dict[str, Any]  # a row as `rti compare --json` prints it: what it was drawn with, how fast, its scores
@@ -44,6 +44,7 @@ def open_row(path: Path) -> Row:
         raise InputError(f"{path} is no folder of rti generate, nor does it hold any")
     folders = [PictureFolder.open(manifest.parent) for manifest in manifests]
     scored: dict[str, tuple[PictureFolder, Score]] = {}
+    several: set[str] = set()
     for folder, manifest in zip(folders, manifests, strict=True):
         for name in _TOLD:
             if name not in folder.manifest or (
@@ -55,15 +56,15 @@ def open_row(path: Path) -> Row:
         for metric in METRICS:
             if not (file := score_path(folder.path, metric)).is_file():
                 continue
-            if metric in scored:
+            if metric in scored and METRICS[metric].near:  # of each benchmark apart; there is no one figure
+                several.add(metric)
+            elif metric in scored:
                 both = f"{scored[metric][0].path} and {folder.path}"
                 raise InputError(f"{both} both have a {metric} score; a row has one of each")
             scored[metric] = folder, Score.read(file)
             if scored[metric][1].digest != folder.digest:
                 raise InputError(f"the {metric} score of {folder.path} is of other pictures; score it again")
-    if not scored:
-        raise InputError(f"{path} was not scored; allowed: rti score {'|'.join(METRICS)} FOLDER")
-    return Row(path, folders, scored)
+    return Row(path, folders, {metric: found for metric, found in scored.items() if metric not in several})
 
 
 def _differences(first: PictureFolder, second: PictureFolder, beside: Sequence[str]) -> list[tuple[str, Any, Any]]:
@@ -79,9 +80,18 @@ def compare_folders(paths: Sequence[str | Path], resamples: int = 2000, seed: in
     if len(paths) < 2:
         raise InputError(f"{len(paths)} folder given; give a reference and at least one to compare with it")
     reference, *others = (open_row(Path(path)) for path in paths)
+    near = {one.digest for one in reference.folders}
+    for row in (reference, *others):  # how near a row is to other pictures says nothing here
+        for metric, (_, score) in list(row.scored.items()):
+            if METRICS[metric].near and score.scorer["digest"] not in near:
+                del row.scored[metric]
+    compared = all(any(METRICS[metric].near for metric in row.scored) for row in others)
+    for row in others if compared else (reference, *others):
+        if not row.scored:
+            raise InputError(f"{row.path} was not scored; allowed: rti score fidelity {reference.path} {row.path}, ...")
     runs = [reference.as_run() | {"differences": {}, "also": []}]
     for row in others:
-        shared = [metric for metric in row.scored if metric in reference.scored]
+        shared = [metric for metric in row.scored if metric in reference.scored and not METRICS[metric].near]
         differences = {metric: _difference(metric, row, reference, resamples, seed) for metric in shared}
         expected = (*_OF_THE_METHOD, "prompts", "images_per_prompt")
         also = _differences(reference.folders[0], row.folders[0], expected)
@@ -110,15 +120,3 @@ def paired_summary(
     """Score minus reference, resampled by prompt; GenEval's within each task."""
     change = prompt_means(folder.entries, score.pictures) - prompt_means(folder.entries, reference.pictures)
     return stratified_summary(change, strata(folder.entries, score.metric == "geneval"), resamples, seed)
-
-
-def check_pair(first: PictureFolder, second: PictureFolder) -> None:
-    """Refuse folders whose prompts or seeds differ, and say which."""
-    both = f"{first.path} and {second.path} cannot be compared"
-    if len(first.entries) != len(second.entries):
-        raise InputError(f"{both}: they have {len(first.entries)} and {len(second.entries)} prompts")
-    for one, other in zip(first.entries, second.entries, strict=True):
-        for name in ("index", "prompt", "group", "seeds"):
-            here, there = getattr(one, name), getattr(other, name)
-            if here != there:
-                raise InputError(f"{both}: they differ in the {name} of prompt {one.index}: {here!r} and {there!r}")

@@ -148,7 +148,8 @@ def check_manifest(folder: Path, manifest: dict[str, Any]) -> bool:
         if others:
             raise InputError(f"{folder} holds {others[0]} but no {MANIFEST}; give a new folder, or one to continue")
         return False
-    found = {"config": manifest["config"]} | read_json(folder / MANIFEST)  # folders from before it was there go on
+    # Folders from before these were there go on; their pictures were the sampler's last state.
+    found = {"config": manifest["config"], "finish": "state"} | read_json(folder / MANIFEST)
     if isinstance(found.get("reduction"), dict):  # nor do settings count that it did not have yet; the weights do
         found["reduction"] = (manifest["reduction"] or {}) | found["reduction"]
     differences = manifest_differences(found, manifest)
@@ -172,6 +173,18 @@ def manifest_differences(first: dict[str, Any], second: dict[str, Any]) -> list[
         elif one != other:
             found.append((name, one, other))
     return found
+
+
+def check_pair(first: PictureFolder, second: PictureFolder) -> None:
+    """Refuse folders whose prompts or seeds differ, and say which."""
+    both = f"{first.path} and {second.path} cannot be compared"
+    if len(first.entries) != len(second.entries):
+        raise InputError(f"{both}: they have {len(first.entries)} and {len(second.entries)} prompts")
+    for one, other in zip(first.entries, second.entries, strict=True):
+        for name in ("index", "prompt", "group", "seeds"):
+            here, there = getattr(one, name), getattr(other, name)
+            if here != there:
+                raise InputError(f"{both}: they differ in the {name} of prompt {one.index}: {here!r} and {there!r}")
 
 
 def entries_text(entries: tuple[Entry, ...]) -> str:

@@ -23,14 +23,16 @@ from tqdm.auto import tqdm
 
 from rti import __version__
 from rti.checkpoint import weights_digest
-from rti.errors import InputError, check_finite, check_whole
+from rti.errors import InputError, check_choice, check_finite, check_whole
 from rti.files import in_one_line, write_whole
-from rti.flow import time_grid
+from rti.flow import choose_times
 from rti.images import save_image
 from rti.lab.pictures.folder import TIMING, Entry, PictureFolder, begin, check_manifest, is_whole
 from rti.lab.pictures.prompts import PromptSet
 from rti.method.budgets import Budget, Budgets, is_dense, resolve_budget
 from rti.pipeline import Pipeline
+from rti.sampling import FINISHES, check_interval
+from rti.solvers import SOLVERS
 
 FORMAT = 1  # of the manifest
 SEEDS = 2**32  # more would share pictures: two words would go into the sequence of seeds
@@ -45,6 +47,10 @@ class GenerationSettings:
     steps: int | None = None
     guidance: float | None = None
     guidance_passes: int | None = None
+    guidance_interval: tuple[float, float] | None = None
+    solver: str | None = None
+    shift: float | None = None
+    finish: str | None = None
     images: int | None = None  # per prompt; None as the benchmark has it
     seed: int = 0
     lenient: bool = False
@@ -55,8 +61,12 @@ class GenerationSettings:
             check_whole("images per prompt", self.images, SEEDS)
         if self.guidance is not None:
             check_finite("guidance", self.guidance)
-        if self.steps is not None:
-            time_grid(self.steps)
+        if self.guidance_interval is not None:
+            check_interval(self.guidance_interval)
+        choose_times(1 if self.steps is None else self.steps, self.shift)
+        for name, allowed in (("solver", SOLVERS), ("finish", FINISHES)):
+            if (given := getattr(self, name)) is not None:
+                check_choice(name, given, allowed)
         if is_dense(self.budget):
             object.__setattr__(self, "budget", None)
         if self.budget is None and self.text_budget is not None:
@@ -151,6 +161,10 @@ class Generation:
             budget=Budgets(self.budget, text=settings.text_budget, passes=settings.guidance_passes),
             num_inference_steps=settings.steps,
             guidance_scale=settings.guidance,
+            guidance_interval=settings.guidance_interval,
+            solver=settings.solver,
+            shift=settings.shift,
+            finish=settings.finish,
             lenient=settings.lenient,
             progress=False,
         ).images
@@ -202,6 +216,10 @@ class Generation:
             "steps": flow.steps if settings.steps is None else settings.steps,
             "guidance": float(flow.guidance_scale if settings.guidance is None else settings.guidance),
             "guidance_passes": settings.guidance_passes,
+            "guidance_interval": settings.guidance_interval,
+            "solver": settings.solver,
+            "shift": settings.shift,
+            "finish": settings.finish or FINISHES[0],
             "lenient": settings.lenient,
             "prompts": {"source": prompts.source, "count": len(prompts), "sha256": prompts.digest()},
             "images_per_prompt": self.images,

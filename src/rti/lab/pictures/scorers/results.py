@@ -29,6 +29,7 @@ class Metric(NamedTuple):
     scale: int = 1
     digits: int = 2
     paired: bool = True
+    near: bool = False  # it is itself a comparison, with a reference
 
 
 METRICS = {
@@ -36,6 +37,9 @@ METRICS = {
     "clip": Metric("CLIP", "CLIPScore ↑"),
     "pick": Metric("Pick", "PickScore ↑"),
     "imagereward": Metric("IR", "ImageReward ↑"),
+    "psnr": Metric("PSNR", "PSNR to the reference, dB ↑", near=True),
+    "ssim": Metric("SSIM", "SSIM to the reference ↑", digits=3, near=True),
+    "lpips": Metric("LPIPS", "LPIPS to the reference ↓", digits=3, near=True),
     "fid": Metric("FID", "FID ↓", paired=False),
     "is": Metric("IS", "Inception Score ↑", digits=1, paired=False),
 }
