@@ -457,3 +457,14 @@ def test_the_names_of_a_users_parameters_are_their_own(backbone, tmp_path, monke
     model.reduction.state_dict()[f"{child}.bias"].fill_(7.0)
     load_weights(model, tmp_path)
     assert not (model.reduction.state_dict()[f"{child}.bias"] == 7.0).any()
+
+
+def test_an_adapter_without_text_regions_may_be_the_start_of_one_with_them(tmp_path):
+    start = randomise_trainable(rti.attach(make_backbone("minit2i"), rti.RegionConfig(core=CORE, lora_rank=2)))
+    start.save_pretrained(tmp_path)
+    model = rti.attach(make_backbone("minit2i"), rti.RegionConfig(core=CORE, lora_rank=2, text_regions=True))
+    fresh = {name: value.clone() for name, value in model.reduction.state_dict().items() if name.startswith("text.")}
+    load_weights(model, tmp_path)
+    values, before = model.reduction.state_dict(), start.reduction.state_dict()
+    assert all(torch.equal(values[name], before[name]) for name in before)
+    assert fresh and all(torch.equal(values[name], fresh[name]) for name in fresh)

@@ -159,14 +159,14 @@ class Stored:
 def load_weights(model: ElasticModel, folder: str | Path) -> None:
     """Give an attached model the weights of an adapter whose parameters have the same names and shapes.
 
-    It may be the start of one that guides itself, or that writes by the region's size, which are fresh then; or of one
-    without text regions.
+    It may be the start of one that guides itself, writes by the region's size or has text regions, which are fresh
+    then; or of one without text regions.
     """
     stored = Stored.open(folder)
     lora, interface = stored.weights()
     values = model.reduction.state_dict()
     interface = {name: value for name, value in interface.items() if name in values or not name.startswith("text.")}
-    fresh = {name: value for name, value in values.items() if name.startswith(("guidance.", "write.h."))}
+    fresh = {name: value for name, value in values.items() if name.startswith(("guidance.", "write.h.", "text."))}
     stored.put(model, (lora, fresh | interface))
 
 
