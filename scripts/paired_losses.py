@@ -24,7 +24,8 @@ if __name__ == "__main__":
     rows = []
     for budget in (budget for budget in first["losses"] if budget in second["losses"]):
         one, other = (np.array(some["losses"][budget]) for some in (first, second))
-        low, high = mean_interval(one - other)
-        rows.append([budget, f"{one.mean():.4f}", f"{other.mean():.4f}", f"{low:+.4f} to {high:+.4f}"])
+        interval = mean_interval(one - other)  # none where they are the same, as of dense
+        between = "the same" if interval is None else "{:+.4f} to {:+.4f}".format(*interval)
+        rows.append([budget, f"{one.mean():.4f}", f"{other.mean():.4f}", between])
     title = f"{options.first.stem} minus {options.second.stem}, {len(first['times'])} examples, 95 % interval"
     show_table(title, ("budget", options.first.stem, options.second.stem, "difference"), rows)
