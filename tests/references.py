@@ -106,10 +106,10 @@ def fixed_cuts(patches: int, budget: int) -> list[int]:
 
 
 class Height(NamedTuple):
-    """Where a boundary vanishes: at the cost of a join, and so many hairs above it where joins inside cost no less."""
+    """Where a boundary vanishes: at the cost of its join, or of one inside that cost more, and in which round."""
 
     cost: float
-    hairs: int
+    round: int
 
 
 def merge_cuts(heights: list[Height], budget: int) -> list[int]:
@@ -131,9 +131,9 @@ def merge_heights(features: torch.Tensor, size_prior: float = 0.0) -> tuple[list
     patches themselves: how much farther from their mean they are together than apart. Costs are given as distances,
     their square roots; two that are unequal, but closer than the rounding of float32, may be decided otherwise there.
     """
-    edges, found, closest = list(range(len(features) + 1)), {}, math.inf
+    edges, found, closest, number = list(range(len(features) + 1)), {}, math.inf, -1
     while len(edges) > 2:
-        costs = []
+        costs, number = [], number + 1
         for start, cut, end in zip(edges, edges[1:], edges[2:], strict=False):
             together, apart = features[start:end], [cut - start]
             added = round(squared_error(together, []) - squared_error(together, apart), 9)  # so that what ties does
@@ -142,9 +142,8 @@ def merge_heights(features: torch.Tensor, size_prior: float = 0.0) -> tuple[list
         closest = min([closest, *(abs(one[0] - other[0]) for one, other in pairwise(costs) if one[0] != other[0])])
         for k in range(len(costs)):
             if all(costs[k] < costs[beside] for beside in (k - 1, k + 1) if 0 <= beside < len(costs)):
-                inside = [found[cut] for cut in range(edges[k] + 1, edges[k + 2]) if cut in found]
-                above = [Height(height.cost, height.hairs + 1) for height in inside]
-                found[edges[k + 1]] = max([Height(costs[k][0], 0), *above])
+                inside = [found[cut].cost for cut in range(edges[k] + 1, edges[k + 2]) if cut in found]
+                found[edges[k + 1]] = Height(max([costs[k][0], *inside]), number)
         edges = [edge for edge in edges if edge not in found]
     heights = [found[cut] for cut in range(1, len(features))]
     ranked = sorted({height.cost for height in heights})

@@ -52,7 +52,8 @@ def test_multistep_is_of_second_order():
         x = rti.multistep(lambda x, t, step: rate * x, torch.ones((), dtype=torch.float64), half)
         errors.append(abs(x.item() - 0.5 ** (1 - rate)))
         whole = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
-        x = rti.multistep(lambda x, t, step: torch.sin(3 * t), torch.ones((), dtype=torch.float64), whole)
+        start = torch.ones((), dtype=torch.float64)
+        x = rti.multistep(lambda x, t, step: torch.full_like(x, math.sin(3 * t)), start, whole)
         last.append(abs(x.item() - math.sin(3)))
     for some in (errors, last):
         for coarse, fine in pairwise(some):
@@ -63,7 +64,7 @@ def test_multistep_is_exact_where_the_clean_image_moves_evenly():
     """But for its first step, which knows no movement yet: from there on any steps are right."""
     a, b = 0.4, -1.3
     times = torch.tensor([0.0, 1e-6, 0.2, 0.25, 0.7, 0.9], dtype=torch.float64)
-    x = rti.multistep(lambda x, t, step: a + b * t, torch.full((), 2.0, dtype=torch.float64), times)
+    x = rti.multistep(lambda x, t, step: torch.full_like(x, a + b * t), torch.full((), 2.0, dtype=torch.float64), times)
     left = 1 - 0.9
     assert math.isclose(x.item(), a + b * 0.9 + left * (2.0 - a + b * math.log(left)), rel_tol=1e-5)
 
@@ -85,7 +86,7 @@ def test_the_callback_follows_each_step(solver):
 def test_the_solver_tells_the_velocity_its_time_and_step():
     calls = {"euler": [], "heun": []}
     for name, solver in (("euler", rti.euler), ("heun", rti.heun)):
-        solver(lambda x, t, step, name=name: calls[name].append((step, t.item())) or x, torch.ones(1), time_grid(2))
+        solver(lambda x, t, step, name=name: calls[name].append((step, t)) or x, torch.ones(1), time_grid(2))
     assert calls == {"euler": [(0, 0.0), (1, 0.5)], "heun": [(0, 0.0), (0, 0.5), (1, 0.5)]}
 
 
@@ -186,7 +187,7 @@ def test_guidance_extrapolates_between_the_branches(jit):
     """v_u + s (v_c - v_u): with clean images of label c and null label 10 that is 10 + s (c - 10)."""
     x, _, condition = make_inputs(jit, batch=3)
     guided = GuidedVelocity(Spy(jit, by_label), condition, jit.flow, 3.0, (0.0, 1.0))
-    result = guided(x, torch.tensor(0.25), 0)
+    result = guided(x, 0.25, 0)
     labels = torch.tensor([0.0, 1.0, 2.0]).view(-1, 1, 1, 1)
     clean = 10 + 3 * (labels - 10) + 0.1 * x
     assert_close(guided.estimate, clean)

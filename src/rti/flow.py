@@ -18,8 +18,10 @@ def interpolate(images: torch.Tensor, noise: torch.Tensor, t: torch.Tensor) -> t
     return t * images + (1 - t) * noise
 
 
-def velocity(clean: torch.Tensor, x: torch.Tensor, t: torch.Tensor, floor: float) -> torch.Tensor:
+def velocity(clean: torch.Tensor, x: torch.Tensor, t: torch.Tensor | float, floor: float) -> torch.Tensor:
     """The velocity that leads from x at time t to the clean image at time 1; 1 - t is never taken below `floor`."""
+    if isinstance(t, float):
+        return (clean - x) / max(1 - t, floor)
     remaining = (1 - t).clamp_min(floor)
     return (clean - x) / (remaining.view(-1, 1, 1, 1) if remaining.ndim else remaining)
 

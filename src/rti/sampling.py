@@ -1,6 +1,7 @@
 """Sampling: guidance, and the loop that hands each step's estimate to the next. The solvers are in `rti.solvers`.
 
-The state, the velocity and the solver are float32 whatever the weights are.
+The state, the velocity and the solver are float32 whatever the weights are. Times are numbers on the host, and between
+the first and the last step nothing is copied to the device or read from it, so that a GPU is never waited for.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from tqdm.auto import tqdm
@@ -31,8 +33,11 @@ from rti.solvers import BY_CLEAN_IMAGE, BY_VELOCITY, SOLVERS
 FINISHES = ("estimate", "state")
 
 
-def guidance_applies(t: torch.Tensor, interval: torch.Tensor) -> torch.Tensor:
-    """Whether it does at time t: inside the open interval, or from the very start if that begins at 0."""
+def guidance_applies(t: Any, interval: Any) -> Any:
+    """Whether it does at time t: inside the open interval, or from the very start if that begins at 0.
+
+    Of one time, a number, or of many, a tensor.
+    """
     low, high = interval
     return (t < high) & ((low == 0) | (t > low))
 
@@ -66,7 +71,7 @@ class GuidedVelocity:
     ):
         """`budgets` as `Budgets.resolve` gives them; None for a backbone, which has none."""
         self.model, self.flow, self.budgets = model, flow, budgets
-        self.scale, self.interval = scale, torch.tensor(interval, dtype=torch.float32)
+        self.scale, self.interval = scale, tuple(float(np.float32(end)) for end in interval)  # as the times are rounded
         text = {"text_budget": budgets.text} if budgets is not None and budgets.text is not None else {}
         prepared = model.prepare(condition)
         self.condition = model.prepare(prepared, **text)
@@ -78,26 +83,27 @@ class GuidedVelocity:
             self.guided = Condition.cat([self.condition, model.prepare(model.unconditional(prepared), **text)])
         self.estimate: torch.Tensor | None = None
 
-    def __call__(self, x: torch.Tensor, t: torch.Tensor, step: int) -> torch.Tensor:
-        return velocity(self.clean(x, t, step), x, t.to(x.device), self.flow.time_floor)
+    def __call__(self, x: torch.Tensor, t: float, step: int) -> torch.Tensor:
+        return velocity(self.clean(x, t, step), x, t, self.flow.time_floor)
 
-    def clean(self, x: torch.Tensor, t: torch.Tensor, step: int) -> torch.Tensor:
+    def clean(self, x: torch.Tensor, t: float, step: int) -> torch.Tensor:
         """The clean image predicted at time t, guided where guidance applies. It is the next one's estimate."""
-        self.estimate = self._clean(x, t.to(x.device), step)
+        self.estimate = self._clean(x, t, step)
         return self.estimate
 
-    def _clean(self, x: torch.Tensor, t: torch.Tensor, step: int) -> torch.Tensor:
+    def _clean(self, x: torch.Tensor, t: float, step: int) -> torch.Tensor:
         budget = None if self.budgets is None else self.budgets.image[step]
+        time = torch.full((), t, dtype=torch.float32, device=x.device)  # made there: a copy would wait for the device
         if not self.guides(t):
-            return self.model(x, t, self.condition, budget=budget, estimate=self.estimate)
+            return self.model(x, time, self.condition, budget=budget, estimate=self.estimate)
         if self.passes == 1:
-            return self.model(x, t, self.guided, budget=budget, estimate=self.estimate)
-        both = self.model(torch.cat([x, x]), t, self.guided, budget=budget, estimate=self.estimate)
+            return self.model(x, time, self.guided, budget=budget, estimate=self.estimate)
+        both = self.model(torch.cat([x, x]), time, self.guided, budget=budget, estimate=self.estimate)
         return guide(both, self.scale)
 
-    def guides(self, t: torch.Tensor) -> bool:
+    def guides(self, t: float) -> bool:
         """Whether guidance is needed at time t."""
-        return self.scale != 1.0 and bool(guidance_applies(t.to(self.interval.device), self.interval))
+        return self.scale != 1.0 and guidance_applies(t, self.interval)
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from rti.errors import InputError
@@ -76,7 +77,7 @@ def follow(
     evaluations = len(scheduler.timesteps)
     for number, timestep in enumerate(scheduler.timesteps):
         sigma = sigmas[number]
-        t = torch.tensor(1 - sigma, dtype=torch.float32)
+        t = float(np.float32(1 - sigma))
         step = number * count // evaluations  # of ours: some ask more than once a step
         output = -guided(x, t, step) if prediction is None else (x - guided.clean(x, t, step)) / sigma
         x = scheduler.step(output, timestep, x, return_dict=False)[0]

@@ -11,13 +11,13 @@ from itertools import pairwise
 
 import torch
 
-Field = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # of (x, t, step): dx/dt, or the clean image
+Field = Callable[[torch.Tensor, float, int], torch.Tensor]  # of (x, t, step): dx/dt, or the clean image
 Callback = Callable[[int, torch.Tensor], torch.Tensor]  # from a step's number and state to the state to go on with
 
 
 def euler(velocity: Field, x: torch.Tensor, times: torch.Tensor, callback: Callback | None = None) -> torch.Tensor:
     """Euler's method from times[0] to times[-1]: one evaluation per step."""
-    for step, (t, t_next) in enumerate(pairwise(times)):
+    for step, (t, t_next) in enumerate(pairwise(times.tolist())):
         x = x + (t_next - t) * velocity(x, t, step)
         if callback is not None:
             x = callback(step, x)
@@ -27,7 +27,7 @@ def euler(velocity: Field, x: torch.Tensor, times: torch.Tensor, callback: Callb
 def heun(velocity: Field, x: torch.Tensor, times: torch.Tensor, callback: Callback | None = None) -> torch.Tensor:
     """Heun's method, two evaluations per step; the last step is Euler's, since the velocity at t = 1 is not defined."""
     last = len(times) - 2
-    for step, (t, t_next) in enumerate(pairwise(times)):
+    for step, (t, t_next) in enumerate(pairwise(times.tolist())):
         slope = velocity(x, t, step)
         if step < last:
             slope = (slope + velocity(x + (t_next - t) * slope, t_next, step)) / 2
@@ -45,7 +45,7 @@ def multistep(clean: Field, x: torch.Tensor, times: torch.Tensor, callback: Call
     """
     last: tuple[float, torch.Tensor] | None = None
     for step, (t, t_next) in enumerate(pairwise(times.tolist())):
-        image = clean(x, times[step], step)
+        image = clean(x, t, step)
         share = (1 - t_next) / (1 - t)
         moved = share * (x - image) + image
         if last is not None:

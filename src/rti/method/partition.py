@@ -63,5 +63,5 @@ def _(features: torch.Tensor, budget: int, size_prior: float) -> torch.Tensor:
 def _cut(ranked: torch.Tensor, budget: int) -> torch.Tensor:
     """Cut at the R - 1 first of the ranked boundaries and number the runs (Eq. 2). (B, N - 1) -> (B, N)."""
     chosen = torch.arange(1, ranked.shape[1] + 1, device=ranked.device) < budget
-    starts = torch.zeros(ranked.shape[0], ranked.shape[1] + 1, dtype=torch.int64, device=ranked.device)
-    return starts.scatter(1, ranked + 1, chosen.long().expand_as(ranked)).cumsum(dim=1)
+    starts = torch.zeros(ranked.shape[0], ranked.shape[1] + 1, dtype=torch.bool, device=ranked.device)
+    return starts.scatter(1, ranked + 1, chosen.expand_as(ranked)).cumsum(dim=1)

@@ -134,11 +134,11 @@ def forward_pass(model: Any, budgets: Budgets, noise: torch.Tensor, condition: C
 
     Where regions are cut from an estimate, it is the model's own clean picture, as a sampler would hand it on.
     """
-    backbone, t = getattr(model, "backbone", model), torch.tensor(TIME, device=noise.device)
+    backbone = getattr(model, "backbone", model)
     resolved = None if budgets.image is None else budgets.resolve(1, backbone.patches)
     guided = GuidedVelocity(model, condition, backbone.flow, scale, (0.0, 1.0), resolved)
-    guided.estimate = guided.clean(noise, t, 0)
-    return torch.no_grad()(partial(guided.clean, noise, t, 0))
+    guided.estimate = guided.clean(noise, TIME, 0)
+    return torch.no_grad()(partial(guided.clean, noise, TIME, 0))
 
 
 def _flops(dense: Backbone, row: Row) -> float:
@@ -153,9 +153,9 @@ def _evaluations(flow: FlowSettings) -> int:
     return len(times_asked(flow.sampler, time_grid(flow.steps)))
 
 
-def times_asked(solver: str, times: torch.Tensor) -> list[torch.Tensor]:
+def times_asked(solver: str, times: torch.Tensor) -> list[float]:
     """The times at which a solver asks the model on its way."""
-    asked: list[torch.Tensor] = []
+    asked: list[float] = []
     SOLVERS[solver](lambda x, t, step: asked.append(t) or x, torch.zeros(()), times)
     return asked
 

@@ -108,8 +108,8 @@ def time_pictures(
 def count_evaluations(dials: Dials, scale: float) -> dict[str, int]:
     """How often a picture asks the model, guided and unguided; a kind that it never asks for is left out."""
     times = times_asked(dials.solver, choose_times(dials.num_inference_steps, dials.shift))
-    interval = torch.tensor(dials.guidance_interval)
-    guided = sum(scale != 1.0 and bool(guidance_applies(t, interval)) for t in times)
+    interval = torch.tensor(dials.guidance_interval).tolist()  # rounded as the times are
+    guided = sum(scale != 1.0 and guidance_applies(t, interval) for t in times)
     return {part: count for part, count in (("guided", guided), ("unguided", len(times) - guided)) if count}
 
 
