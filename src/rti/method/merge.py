@@ -116,10 +116,10 @@ def merge_tree(features: torch.Tensor, size_prior: float = 0.0, budget: int | No
 def most_rounds(patches: int, budget: int, size_prior: float = 0.0) -> int:
     """After how many rounds merging ends for a budget: nearly always more than enough (see scripts/merge_rounds.py).
 
-    A round joins about a quarter of the runs; where a size prior keeps them even, none lag far behind.
+    A round joins about a quarter of the runs, and some lag behind; fewer where a size prior keeps them even.
     """
-    spare = math.log2(patches) - (2 if size_prior >= 0.5 else 0)
-    return max(0, min(patches - 1, math.ceil(spare + 2 * math.log2(patches / budget))))
+    lag = math.log2(patches) - (3 if size_prior >= 0.5 else 1)
+    return max(0, min(patches - 1, math.ceil(lag + 2.5 * math.log2(patches / budget))))
 
 
 def _may_look(device: torch.device) -> bool:

@@ -50,7 +50,7 @@ RULES = {"gaps": _gaps, "merge": _merge, "fixed": _fixed}
 def merge_ranked(features: torch.Tensor, budget: int, size_prior: float) -> torch.Tensor:
     """Boundaries from the last to the first to be removed, (B, N - 1); only the first R - 1 are decided.
 
-    How often merging goes round depends on the data, so a compiled graph holds this as one opaque operation.
+    A compiled graph holds this as one opaque operation: traced, its rounds take minutes to compile.
     """
     return merge_tree(features, size_prior, budget).ranked()
 
