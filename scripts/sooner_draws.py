@@ -55,7 +55,7 @@ def adams_bashforth(
 ) -> torch.Tensor:
     """Two steps, second order, by the velocity: x + h v + h^2 / 2 x (v - v before) / (h before)."""
     before = None
-    for step, (t, t_next) in enumerate(pairwise(times)):
+    for step, (t, t_next) in enumerate(pairwise(times.tolist())):
         now, h = velocity(x, t, step), t_next - t
         bend = 0.0 if before is None else (now - before[0]) * h / (2 * before[1])
         x, before = x + h * (now + bend), (now, h)

@@ -8,8 +8,6 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
-import torch
-
 from rti.dials import Dials
 from rti.flow import choose_times
 from rti.lab.bench.benchmark import forward_pass, random_inputs, time_of, times_asked
@@ -92,9 +90,9 @@ class Costs:
     def _trajectory(self, dials: Dials) -> tuple:
         """What a picture really depends on."""
         own = own_dials(self.flow, dials)
-        times = torch.stack(times_asked(own.solver, choose_times(own.num_inference_steps, own.shift)))
-        guided = guidance_applies(times, torch.tensor(own.guidance_interval)) & (self.scale != 1)
-        return own.solver, tuple(times.tolist()), tuple(guided.tolist()), dials.budget, dials.text_budget
+        times = times_asked(own.solver, choose_times(own.num_inference_steps, own.shift))
+        guided = tuple(self.scale != 1 and guidance_applies(t, own.guidance_interval) for t in times)
+        return own.solver, tuple(times), guided, dials.budget, dials.text_budget
 
     def least(self) -> float:
         """The seconds of the fastest picture that there is."""
