@@ -88,6 +88,9 @@ def train(
     A preset holds the paper's settings, but for the cuts, which are ours: merge from the estimate. The paper's are
     --cuts gaps --cuts-from features. Any setting below can be given; --dry-run shows all of a run.
     To resume, run the same command again. On several GPUs or machines: accelerate launch -m rti.train MODEL ...
+
+    rti adapt needs no data set. After 300 steps of either its pictures were better
+    (docs/training.md), and the models that ship come from it.
     """
     from rti.training.assemble import make_trainer, preview
     from rti.training.settings import read_settings
