@@ -19,8 +19,8 @@ from rti.method.config import CUT_NAMES, CUT_SOURCES
 from rti.shipped import DEFAULT
 
 WHAT_TO_EXPECT = (
-    "untrained: the bundled scenes loses nothing that 480 pictures show at 0.75 and 0.5 of the patches, and more below; "
-    "other models are not measured; make an adapter: rti adapt"
+    "untrained: scenes loses nothing that 480 pictures show at 0.75 and 0.5 of its patches; fewer lose more, "
+    "and other models are not measured; make an adapter: rti adapt"
 )
 
 
