@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,9 @@ def tune(
         f"rti tune {model}: {len(tuning.trials)} settings; {pictures} pictures a row; {own:.3g} s its own way, dense"
     )
     show_table(title, ("preset", "seconds", "faster", by, "95 %", "dials"), rows)
-    if plot:
+    if plot and find_spec("matplotlib") is None:
+        say("no frontier.png: a figure needs matplotlib, pip install 'region-tokens[plots]'")
+    elif plot:
         from rti.lab.plots import tuning_figure
 
         say(tuning_figure([trial.row(pictures) for trial in tried], found, by, output / "frontier.png"))
@@ -117,6 +120,10 @@ def _usual_goals(tuning: Tuning, own: float, most: int) -> dict[str, Trial]:
             say(f"{name}: nothing is {faster} times as fast as the model's own way; left out")
         else:
             found[name] = tuning.best(own / faster, most)
+    if not found:
+        raise InputError(
+            "nothing that can be turned makes this model three times as fast as its own way; give --seconds"
+        )
     return found
 
 
