@@ -17,8 +17,8 @@ $(READY): pyproject.toml constraints.txt
 
 # The model that ships with the package, at several budgets; nothing is downloaded.
 demo: $(READY)
-	$(BIN)/rti sample 'a red star left of a blue circle' 'two green triangles' 'a yellow ring above a purple square' \
-		'an orange cross' 'a cyan moon and a pink circle' \
+	$(BIN)/rti sample 'a red star left of a blue circle' 'two plain green triangles' \
+		'a plain yellow ring above a plain purple square' 'a striped orange cross' 'a cyan moon and a pink circle' \
 		--budget dense,128,64,32,16 --regions-of 64 --steps 25 --output demo.png
 
 # One worker for each core, four at most.
