@@ -178,8 +178,8 @@ def test_a_dial_that_was_moved_does_not_change_what_is_said_of_the_pictures(visi
 
 
 def test_an_example_is_a_click_away_and_the_page_fits_a_phone(visit):
-    visit.get_by_text("two green triangles").click()
-    visit.wait_for_function("where => document.querySelector(where).value == 'two green triangles'", arg=SUBJECT)
+    visit.get_by_text("two plain green triangles").click()
+    visit.wait_for_function("where => document.querySelector(where).value == 'two plain green triangles'", arg=SUBJECT)
     visit.set_viewport_size({"width": 390, "height": 844})
     visit.wait_for_function("document.documentElement.scrollWidth == 390")
 

@@ -25,9 +25,9 @@ STEPS = 25
 SHOWN = 512  # small pictures are enlarged to this
 PROMPTS = (  # to begin with; those of `make demo`
     "a red star left of a blue circle",
-    "two green triangles",
-    "a yellow ring above a purple square",
-    "an orange cross",
+    "two plain green triangles",
+    "a plain yellow ring above a plain purple square",
+    "a striped orange cross",
     "a cyan moon and a pink circle",
 )
 PREVIEW_SECONDS = 0.15  # between two previews: more often than that nobody sees
