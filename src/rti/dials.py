@@ -75,7 +75,7 @@ class Preset:
         return self.seconds * pace / self.pace
 
 
-# Beside those of an adapter: found on the small models that ship (docs/sooner.md). Tune yours: rti tune.
+# Beside those of an adapter. They are a start and were not found by measurement: that is what rti tune is for.
 _USUAL = {
     "careful": Dials(25, "multistep", budget=0.5),
     "balanced": Dials(16, "multistep", budget=0.25, text_budget=0.5),
